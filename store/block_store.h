@@ -1,0 +1,70 @@
+// BlockStore: immutable, content-addressed, encrypted blocks of many realms. The interface that everything
+// above store/ sees; LocalBlockStore (store/local_block_store.h) keeps packs in a directory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "store/address.h"
+#include "store/base/error.h"
+#include "store/base/id128.h"
+
+namespace cairn {
+
+// Verified plaintext, shared with the cache. Immutable.
+using Block = std::shared_ptr<const std::string>;
+
+enum class Compression : uint8_t {
+  kFast,        // zstd level 1: on the way to a pause
+  kBackground,  // zstd level 3: seals
+};
+
+// The right to add blocks to one realm. While it lives, no block that it put, or was told exists already, is
+// collected; so: begin, put, Sync, commit the catalog record that names the root, and only then destroy it.
+// Thread-safe: several threads may Put on one session.
+class WriteSession {
+ public:
+  virtual ~WriteSession() = default;
+
+  // Stores `plain` (1 to kMaxBlockBytes bytes) unless the realm has it, and returns its reference. Volatile
+  // until Sync. Errors: Exhausted (no space: nothing was stored), Unavailable (an earlier write of this session
+  // failed: abandon the session), Internal. May block on I/O.
+  virtual Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression) = 0;
+
+  // Everything put so far (new or found) is durable on return. An error is final for this session.
+  virtual Status Sync() = 0;
+};
+
+struct BlockStoreStats {
+  uint64_t pack_count = 0;
+  uint64_t pack_bytes = 0;         // bytes of pack files on disk, trash included
+  uint64_t trash_bytes = 0;
+  uint64_t block_count = 0;        // indexed
+  uint64_t stored_bytes = 0;       // sum of indexed frames as stored
+  uint64_t raw_bytes = 0;          // sum of their plaintext lengths
+  uint64_t cache_bytes = 0;
+};
+
+// Thread-safe. Owns nothing of its callers; outlives all sessions.
+class BlockStore {
+ public:
+  virtual ~BlockStore() = default;
+
+  // Errors: NotFound (no keys for this realm), Unavailable (shutting down). Blocks while a collector holds
+  // writers off.
+  virtual Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) = 0;
+
+  // The plaintext of `ref` as seen from `realm` (ref.realm picks own or base). Verified: GCM tag, length,
+  // kind. Errors: DataLoss (missing, torn or wrong bytes: never retried into wrong bytes), Unavailable.
+  virtual Result<Block> Get(const Id128& realm, const BlockRef& ref) = 0;
+
+  // As Get, but bypasses the cache, recomputes the address too and counts as a scrub read.
+  virtual Status Verify(const Id128& realm, const BlockRef& ref) = 0;
+
+  virtual BlockStoreStats Stats() = 0;
+};
+
+}  // namespace cairn
