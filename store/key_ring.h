@@ -1,5 +1,5 @@
 // KeyRing: the unwrapped keys of the realms that this process may read and write, and authenticated encryption
-// with them. Filled by cmd/ from the catalog's wrapped keys; a destroyed organization is removed from it.
+// with them (SealWithKey and OpenWithKey: store/base/aead.h). Filled by cmd/ from the catalog's wrapped keys; a destroyed organization is removed from it.
 #pragma once
 
 #include <array>
@@ -9,13 +9,12 @@
 #include <string_view>
 
 #include "store/address.h"
+#include "store/base/aead.h"
 #include "store/base/error.h"
 #include "store/base/id128.h"
 #include "store/base/mutex.h"
 
 namespace cairn {
-
-using Key256 = std::array<uint8_t, 32>;
 
 // One realm: the address key never changes; wrapping keys rotate (packs name the key id they were wrapped by).
 struct RealmKeys {
@@ -23,13 +22,6 @@ struct RealmKeys {
   uint32_t current_key_id = 1;
   std::map<uint32_t, Key256> wrapping_keys;  // key id -> key
 };
-
-inline constexpr size_t kSealOverheadBytes = 12 + 16;  // nonce, tag
-
-// AES-256-GCM with a random nonce: returns nonce || ciphertext || tag. `aad` is authenticated, not stored.
-std::string SealWithKey(const Key256& key, std::string_view plain, std::string_view aad);
-// DataLoss when the tag does not match (wrong key, wrong aad or changed bytes).
-Result<std::string> OpenWithKey(const Key256& key, std::string_view sealed, std::string_view aad);
 
 // Thread-safe. Keys are wiped on removal and destruction.
 class KeyRing {
