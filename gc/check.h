@@ -1,0 +1,36 @@
+// Check: verifies catalog, roots, trees, blocks, index, packs and journals, and says for each damage what it hurts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "store/base/file_system.h"
+#include "store/key_ring.h"
+#include "store/local_block_store.h"
+
+namespace cairn {
+
+struct Damage {
+  std::string structure;  // "pack_header", "frame", "pack_footer", "tree_node", "block", "journal", "index", "catalog", "root"
+  std::string where;      // file, offset, address or key
+  std::string what;
+  std::vector<std::string> owners;  // "environment env_.. /workspace/a.txt", "snapshot snap_..", "artifact art_..": at most 16
+};
+
+struct CheckReport {
+  std::vector<Damage> damages;
+  uint64_t records = 0, roots = 0, blocks = 0, packs = 0, journals = 0, bytes = 0;
+  uint64_t live_bytes = 0, garbage_bytes = 0;
+};
+
+struct CheckOptions {
+  bool rebuild_index = false;   // first rebuild the index from the packs
+  std::string volumes_dir;
+};
+
+// Reads everything; changes nothing (but the index when asked). Never stops at the first damage. DataLoss is in the report, not the result.
+Result<CheckReport> CheckStore(Catalog& catalog, LocalBlockStore& store, KeyRing& keys, FileSystem& fs, const CheckOptions& options);
+
+}  // namespace cairn

@@ -1,0 +1,54 @@
+// Reaper: removes roots by the lifetime rules. First a plan (pure, over records and time), then its execution, step by step, each idempotent:
+// it can die anywhere and be run again, also by two at once.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "catalog/catalog.h"
+#include "catalog/records.pb.h"
+#include "store/base/error.h"
+
+namespace cairn {
+
+struct PlanItem {
+  std::string object_class;  // "environment", "session", "snapshot", "artifact", "turn", "point", "volume", "operation", "idempotency_key"
+  std::string id;
+  bool condemned = false;
+  std::string rule;          // why it goes or stays: "tombstone", "referenced_by:snap_..", "in_use", ...
+  std::string key;           // catalog key
+};
+
+struct ReapPlan {
+  std::vector<PlanItem> items;
+  std::vector<std::pair<std::string, uint64_t>> scanned;  // class, count
+};
+
+struct ReapReport {
+  uint64_t removed = 0;
+  uint64_t kept = 0;
+  uint64_t failed = 0;      // will be tried again at the next run
+  std::vector<std::string> failures;
+};
+
+struct ReaperHooks {
+  // Revokes (unmounts, closes) and deletes the volume's journals. Idempotent.
+  std::function<Status(const catalog::Environment&)> revoke_environment;
+  std::function<Status(const catalog::Volume&)> remove_volume;
+};
+
+class Reaper {
+ public:
+  Reaper(Catalog& catalog, ReaperHooks hooks, uint64_t server_epoch) : catalog_(catalog), hooks_(std::move(hooks)), server_epoch_(server_epoch) {}
+  // Everything is listed, kept or condemned, with its rule. A listing that fails fails the plan: nothing is removed.
+  Result<ReapPlan> Plan(int64_t now_ms);
+  Result<ReapReport> Execute(const ReapPlan& plan);
+
+ private:
+  Catalog& catalog_;
+  ReaperHooks hooks_;
+  uint64_t server_epoch_;
+};
+
+}  // namespace cairn
