@@ -1,6 +1,6 @@
 # cairn_module(NAME DIR DEPENDS modules... LIBS libraries... SOURCES files...)  one library of ours
 # cairn_program(NAME DEPENDS modules... LIBS libraries... SOURCES files...)     one binary
-# cairn_test(NAME DEPENDS modules... LIBS libraries... SOURCES files...)        one GoogleTest binary, run by ctest
+# cairn_test(NAME DEPENDS modules... LIBS libraries... SOURCES files...)        one GoogleTest binary, run by ctest (label unit)
 include_guard(GLOBAL)
 
 find_package(Threads REQUIRED)
@@ -29,20 +29,8 @@ elseif(CAIRN_SANITIZE STREQUAL "thread")
   target_link_options(cairn_options INTERFACE -fsanitize=thread)
 endif()
 
-set_property(GLOBAL PROPERTY CAIRN_LISTED_SOURCES "")
-
-function(_cairn_list_sources)
-  foreach(source ${ARGN})
-    set_property(GLOBAL APPEND PROPERTY CAIRN_LISTED_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-  endforeach()
-endfunction()
-
 function(cairn_module name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS;SOURCES" ${ARGN})
-  _cairn_list_sources(${ARG_SOURCES})
-  set_property(GLOBAL APPEND PROPERTY CAIRN_MODULES ${name})
-  set_property(GLOBAL PROPERTY CAIRN_MODULE_DIR_${name} ${CMAKE_CURRENT_SOURCE_DIR})
-  set_property(GLOBAL PROPERTY CAIRN_MODULE_DEPENDS_${name} "${ARG_DEPENDS}")
   list(TRANSFORM ARG_DEPENDS PREPEND cairn_)
   if(ARG_SOURCES)
     add_library(cairn_${name} STATIC ${ARG_SOURCES})
@@ -55,19 +43,20 @@ endfunction()
 
 function(cairn_program name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS;SOURCES" ${ARGN})
-  _cairn_list_sources(${ARG_SOURCES})
   list(TRANSFORM ARG_DEPENDS PREPEND cairn_)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE cairn_options ${ARG_DEPENDS} ${ARG_LIBS})
 endfunction()
 
+add_custom_target(unit_tests)  # all that cairn_test() declares
+
 function(cairn_test name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS;SOURCES" ${ARGN})
   find_package(GTest REQUIRED)
-  _cairn_list_sources(${ARG_SOURCES})
   list(TRANSFORM ARG_DEPENDS PREPEND cairn_)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE cairn_options ${ARG_DEPENDS} ${ARG_LIBS} GTest::gmock GTest::gtest_main)
+  add_dependencies(unit_tests ${name})
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600 LABELS unit)
 endfunction()
