@@ -1,6 +1,7 @@
 // The only way the code learns the time, so that tests can set it.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 namespace cairn {
