@@ -46,9 +46,11 @@ struct TreeRoot {
 // Reads one tree. Immutable, thread-safe; keeps decoded nodes in a bounded cache shared by address
 // (NodeCache). I/O on a miss.
 class NodeCache;
+class TreeNode;
 class TreeReader {
  public:
-  TreeReader(BlockStore& store, NodeCache& cache, Id128 realm, TreeRoot root);
+  TreeReader(BlockStore& store, NodeCache& cache, Id128 realm, TreeRoot root)
+      : store_(store), cache_(cache), realm_(realm), root_(std::move(root)) {}
 
   // nullopt when the key is absent. DataLoss from the store passes through.
   Result<std::optional<Entry>> Get(std::string_view key) const;
@@ -70,6 +72,13 @@ class TreeReader {
   const TreeRoot& root() const { return root_; }
   const Id128& realm() const { return realm_; }
 
+  // One node of this tree, through the cache. DataLoss: not a node.
+  Result<std::shared_ptr<const TreeNode>> LoadNode(const BlockRef& ref) const;
+  // As above for a child that a node of level `level` + 1 names with `first_key`: DataLoss unless it has that level
+  // and begins with that key.
+  Result<std::shared_ptr<const TreeNode>> LoadChild(const BlockRef& ref, uint32_t level,
+                                                    std::string_view first_key) const;
+
  private:
   BlockStore& store_;
   NodeCache& cache_;
@@ -83,12 +92,21 @@ struct TreeUpdate {
   std::optional<Entry> entry;
 };
 
+// How large nodes become, in encoded bytes before compression. Part of the result: only tests choose other values.
+struct TreeOptions {
+  size_t target_bytes = 16 * 1024;  // what a split aims at
+  size_t max_bytes = 24 * 1024;     // a larger node is split (one entry may exceed it: kMaxTreePayloadBytes)
+  size_t min_bytes = 4 * 1024;      // a smaller rewritten node takes in a neighbour
+};
+
 // Applies `updates` (strictly increasing keys) to `base` and returns the new root. Nodes are put through
 // `session` (volatile until its Sync). `epoch` is stamped into every node it writes. The result depends only
-// on base and updates. Errors: InvalidArgument (keys out of order or too long), and the store's.
+// on base, updates and epoch. An update that changes nothing (delete of an absent key, put of an equal entry)
+// rewrites nothing. Reads and writes O(updates x height) nodes. Errors: InvalidArgument (keys empty, out of order or too
+// long, payloads or references over the limits), and the store's.
 Result<TreeRoot> MergeTree(const TreeReader& base, WriteSession& session,
                            const std::vector<TreeUpdate>& updates, const EntryCounter& counter,
-                           uint64_t epoch);
+                           uint64_t epoch, const TreeOptions& options = {});
 
 // Differences between two trees in key order; shared subtrees are skipped by address. `a` or `b` is null where
 // the key is missing. The callback returns false to stop.
