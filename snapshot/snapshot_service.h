@@ -37,7 +37,8 @@ struct ResumeResult {
 // Thread-safe. All ids are checked against `org`: foreign and missing are the same NotFound.
 class SnapshotService {
  public:
-  SnapshotService(Catalog& catalog, BlockStore& store, VolumeManager& volumes, Clock& clock, uint64_t server_epoch);
+  SnapshotService(Catalog& catalog, BlockStore& store, const KeyRing& keys, VolumeManager& volumes, Clock& clock,
+                  uint64_t server_epoch);
 
   // Barrier, freeze, record. O(1).
   Result<catalog::Snapshot> Create(const std::string& org, const std::string& env, const std::string& name,
@@ -59,6 +60,7 @@ class SnapshotService {
  private:
   Catalog& catalog_;
   BlockStore& store_;
+  const KeyRing& keys_;  // a restore recomputes the addresses of what it writes
   VolumeManager& volumes_;
   Clock& clock_;
   uint64_t server_epoch_;
