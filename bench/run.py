@@ -66,7 +66,13 @@ class Cairn:
         self.log = os.path.join(work, "cairnd.log")
         self.process = None
         self.env = None
-        self.org = None
+
+    def serves(self):
+        try:
+            self.cli("ping")
+            return True
+        except RuntimeError:
+            return False
 
     def cli(self, *words):
         command = [os.path.join(self.bin, "cairn"), "--socket", self.socket, "--json", *words]
@@ -81,9 +87,9 @@ class Cairn:
             self.process = subprocess.Popen(
                 [os.path.join(self.bin, "cairnd"), "--data", self.data, "--socket", self.socket,
                  "--listen", "127.0.0.1:0"], stdout=log, stderr=log)
-        wait_until(lambda: os.path.exists(self.socket), "cairnd to listen", self.process, self.log)
-        self.org = self.cli("org", "create", "bench")["id"]
-        self.env = self.cli("env", "create", "--org", self.org, "--name", "bench")["id"]
+        wait_until(self.serves, "cairnd to serve", self.process, self.log)
+        self.cli("org", "create", "bench")
+        self.env = self.cli("env", "create", "--name", "bench")["id"]
         self.cli("mount", self.env, self.root)
 
     def stop(self):
@@ -97,7 +103,7 @@ class Cairn:
         while time.monotonic() < deadline:
             snapshots = self.cli("snapshot", "list", "--env", self.env)
             if all(s["durability"] != "local" for s in snapshots["data"]):
-                return self.cli("stats")["store"]["stored_bytes"]
+                return self.cli("stats")["stored_bytes"]
             time.sleep(0.2)
         raise RuntimeError("the snapshot was not sealed within 120 s")
 

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# ./dev crash: many rounds of every crash test.  crash.sh BUILD_DIR [--rounds N] [--seconds N] [--seed N]
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+build=$1
+shift
+"$here/crash_test.sh" "$build" kill --rounds 20 --seconds 4 "$@"
+"$here/crash_test.sh" "$build" power --rounds 20 --seconds 4 "$@"
+"$here/crash_test.sh" "$build" power --without-fsync --rounds 3 "$@"
