@@ -9,6 +9,7 @@
 #
 # Each round, on the same data directory: serve -> mount -> fsync_workload in a directory of the round, and a snapshot every half second
 # -> crash after a seeded time -> restart -> mount -> verify every round so far, snapshots included -> check -> stop cleanly.
+# shellcheck disable=SC2015,SC2317  # "a && b || return": meant so; cleanup is called by the trap
 set -euo pipefail
 
 build=$(readlink -f "$1")
@@ -133,34 +134,33 @@ verify() {
   return $fault
 }
 
+# Returns 1 at the first round that lost something, or when anything does not go its way (set -e does not hold in here).
 run_rounds() {
   local round
   for round in $(seq "$rounds"); do
-    mkdir "$mnt/r$round" && sync -f "$mnt/r$round"
+    mkdir "$mnt/r$round" && sync "$mnt/r$round" "$mnt" || return 1
     "$build/bin/fsync_workload" run "$mnt/r$round" "$acknowledged/r$round" "$((seed + round))" 2>>"$work/workload.log" &
     workload=$!
     take_snapshots &
     snapshots=$!
-    sleep "$(awk -v s="$seconds" -v r=$RANDOM 'BEGIN {printf "%.3f", s * (0.5 + r / 32768)}')"
+    sleep "$(awk -v s="$seconds" -v r="$RANDOM" 'BEGIN {printf "%.3f", s * (0.5 + r / 32768)}')"
     if [ "$mode" = power ]; then
-      "$build/bin/power_cut" "$disk"
+      "$build/bin/power_cut" "$disk" || return 1
       sleep 0.3 # what is still acknowledged now is a lie, and will be found
     fi
-    kill_cairn
+    kill_cairn || return 1
     kill -KILL "$snapshots" 2>/dev/null || true
     wait "$snapshots" 2>/dev/null || true
     wait "$workload" || { echo "the workload failed" >&2 && return 1; }
     workload="" snapshots=""
-    umount -l "$mnt"
+    umount -l "$mnt" || return 1
     if [ "$mode" = power ]; then
-      umount "$disk"
-      mount_disk
+      umount "$disk" && mount_disk || return 1
     fi
     echo "round $round of $rounds: crashed"
     verify "$round" || return 1
   done
-  stop_cleanly
-  serve && stop_cleanly
+  stop_cleanly && serve && stop_cleanly
 }
 
 if [ "$mode" = power ]; then
@@ -174,7 +174,7 @@ cairn org create crash >"$work/org"
 env=$(cairn env create --name crash | jq -er .id)
 cairn mount "$env" "$mnt" >"$work/mount"
 # The Environment itself must be there after the first cut, also in the run without fsync: that run is about the workload.
-[ -z "$without_fsync" ] || sync
+[ -z "$without_fsync" ] || sync -f "$disk"
 
 if run_rounds; then result=0; else result=1; fi
 if [ -n "$without_fsync" ]; then
