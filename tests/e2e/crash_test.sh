@@ -43,13 +43,10 @@ cairn() { timeout 60 "$build/bin/cairn" --json "$@"; }
 
 cairn_processes() {
   local process
-  for process in /proc/[0-9]*; do
-    case $(readlink "$process/exe" 2>/dev/null) in
-      "$build/bin/cairn"*) ;;
-      *) continue ;;
-    esac
-    if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qxF "CAIRN_CRASH_TEST=$work"; then echo "${process#/proc/}"; fi
-  done
+  find /proc -mindepth 2 -maxdepth 2 -name exe -lname "$build/bin/cairn*" -printf '%h\n' 2>/dev/null |
+    while read -r process; do
+      if tr '\0' '\n' <"$process/environ" 2>/dev/null | grep -qxF "CAIRN_CRASH_TEST=$work"; then echo "${process#/proc/}"; fi
+    done
 }
 kill_cairn() {
   local pids try
