@@ -1,0 +1,68 @@
+// HostServer: the daemon's unix socket. Transport only: frames, peers, threads; what a call means
+// is the handler's.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "api/host.pb.h"
+#include "store/base/error.h"
+#include "store/base/mutex.h"
+#include "store/base/unique_fd.h"
+
+namespace cairn {
+
+struct HostServerOptions {
+  std::string socket_path;
+  uint32_t max_connections = 64;  // a thread each; one more is answered "unavailable" and closed
+  int64_t idle_ms = 600000;       // a connection without a request is closed after this
+  int64_t frame_ms = 30000;  // a message that has begun must be whole within this; an answer must
+                             // be taken within it
+};
+
+// Thread-safe. Start once; Stop (or destruction) joins every thread.
+class HostServer {
+ public:
+  // Called on the connection's thread, several at a time. The server fills in version and request
+  // id.
+  using Handler = std::function<host::HostResponse(const host::HostRequest&)>;
+
+  // Binds (mode 0600) and serves. A socket file that a dead daemon left is replaced; AlreadyExists
+  // when a living one answers on it; InvalidArgument for a path that is too long, PermissionDenied
+  // or NotFound for its directory.
+  static Result<std::unique_ptr<HostServer>> Start(const HostServerOptions& options,
+                                                   Handler handler);
+  ~HostServer();
+
+  // No new connections; idle ones are closed, calls that run are finished and answered; the socket
+  // file is removed. Idempotent.
+  void Stop();
+
+  const std::string& socket_path() const { return options_.socket_path; }
+
+ private:
+  struct Connection {
+    UniqueFd fd;
+    std::thread thread;
+    bool done = false;
+  };
+
+  HostServer(const HostServerOptions& options, Handler handler, UniqueFd listener);
+  void AcceptLoop();
+  void Serve(Connection& connection);
+  void JoinFinished() REQUIRES(mutex_);
+
+  const HostServerOptions options_;
+  const Handler handler_;
+  UniqueFd listener_;
+  uint64_t socket_inode_ = 0;
+  std::thread accept_thread_;
+  Mutex mutex_;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::list<Connection> connections_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn

@@ -1,0 +1,37 @@
+// The cairn command's verbs: which call each makes and how its answer is shown.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "api/host_client.h"
+#include "cmd/cairn_output.h"
+
+namespace cairn {
+
+// What every verb may use. Lives as long as the CLI::App that AddCommands filled.
+struct CommandContext {
+  std::string socket_path;
+  std::string org;
+  bool json = false;
+  // Set by the verb that was parsed; run after parsing.
+  std::function<ExitCode(CommandContext&, HostClient&)> action;
+};
+
+void AddCommands(CLI::App& app, CommandContext& context);
+
+// One call; prints an error itself. False: `exit` is set.
+bool MakeCall(CommandContext& context, HostClient& client, host::HostRequest request,
+              host::HostResponse* response, ExitCode* exit);
+
+// `path` from the root, its parent's links resolved; the last component as it stands (it may be a
+// mount that does not answer).
+std::string AbsolutePath(const std::string& path);
+
+// artifact get: content in chunks to `output` (a file, written beside and renamed; "-": stdout).
+// Verifies length and, where it is known, SHA-256.
+ExitCode DownloadArtifact(CommandContext& context, HostClient& client, const std::string& session,
+                          const std::string& artifact, const std::string& output);
+
+}  // namespace cairn
