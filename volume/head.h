@@ -48,6 +48,8 @@ class Transaction {
   // Covers [offset, offset + data.size()) with data; cut at the grid by Head. `data` must live until Commit returns.
   void PutData(InodeNumber ino, uint64_t offset, std::string_view data);
   void SetReply(const ReplyRecord& reply) { reply_ = reply; }
+  // The volume's values from this transaction on; a transaction that does not call them leaves them as they were (next_ino is a
+  // maximum: transactions may commit out of its order).
   void SetNextInode(InodeNumber next) { next_ino_ = next; }
   void SetTotals(uint64_t inodes, uint64_t bytes) { total_inodes_ = inodes, total_bytes_ = bytes; }
   // Journaled change of an orphan's open count.
