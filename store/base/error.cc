@@ -66,6 +66,12 @@ Error Error::FromErrno(int sys_errno, std::string message) {
     case EISDIR:
     case ELOOP:
     case EFBIG:
+    case E2BIG:
+    case EMLINK:
+    case ENODEV:
+    case ENXIO:
+    case ERANGE:
+    case ESPIPE:
     case EOPNOTSUPP:
       code = ErrorCode::kInvalidArgument;
       break;
