@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "store/base/clock.h"
@@ -66,6 +67,7 @@ class Transaction {
     std::string_view data;     // kData
   };
   const std::vector<Op>& ops() const { return ops_; }
+  std::vector<Op> TakeOps() && { return std::move(ops_); }
   const ReplyRecord& reply() const { return reply_; }
   InodeNumber next_ino() const { return next_ino_; }
   uint64_t total_inodes() const { return total_inodes_; }
@@ -134,6 +136,8 @@ class Head {
   virtual Status FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) = 0;
 
   virtual HeadState state() const = 0;
+  // Replies that Open found in the journals, oldest first, without those below their connection's reply floor.
+  virtual const std::vector<ReplyRecord>& recovered_replies() const = 0;
   // Size of the active generation, for deciding on an automatic seal.
   virtual uint64_t active_records() const = 0;
   virtual uint64_t active_payload_bytes() const = 0;

@@ -1,0 +1,510 @@
+// The write side of a volume.
+//
+// State of one generation:
+//   (Open, Freeze) --> active --Freeze--> frozen --FinishSeal--> gone
+//   a journal found by Open ------------> frozen
+//
+// Locks: commit_mutex_ (one record at a time: LSN, active generation, totals) -> chain_mutex_
+// (which layers there are) -> those of layers and deltas. sync_mutex_ guards only who syncs and how
+// far; whoever is the syncer holds no lock over the fdatasync. Large payloads are encrypted and
+// written before commit_mutex_ is taken, so big writes run side by side.
+//
+// Group commit: the first caller of Sync becomes the syncer and covers everything committed until
+// it starts; callers that come meanwhile wait, and the first of them to wake syncs for all the
+// others.
+#include "volume/head.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <map>
+
+#include "store/base/check.h"
+#include "store/base/log.h"
+#include "store/base/mutex.h"
+#include "volume/chain_layer.h"
+#include "volume/journal_reader.h"
+#include "volume/journal_writer.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kFirstLsn = 1;
+
+std::string LogPath(const std::string& dir, uint64_t generation, LogKind kind) {
+  return fmt::format("{}/{}", dir, LogFileName(generation, kind));
+}
+
+Status UnlinkIfThere(FileSystem& fs, const std::string& path) {
+  const Status unlinked = fs.Unlink(path);
+  if (!unlinked && unlinked.error().code() != ErrorCode::kNotFound) return unlinked;
+  return {};
+}
+
+// The journal first: a side log without one is nothing.
+Status UnlinkGeneration(FileSystem& fs, const std::string& dir, uint64_t generation) {
+  CAIRN_TRY(UnlinkIfThere(fs, LogPath(dir, generation, LogKind::kJournal)));
+  return UnlinkIfThere(fs, LogPath(dir, generation, LogKind::kSide));
+}
+
+struct GenerationLogs {
+  std::shared_ptr<LogFile> journal;
+  std::shared_ptr<LogFile> side;  // null: there is none
+};
+Result<GenerationLogs> OpenLogs(FileSystem& fs, KeyRing& keys, const Id128& realm,
+                                const Id128& volume, const std::string& dir, uint64_t generation) {
+  LogFile::Expected expected{
+      .kind = LogKind::kJournal, .realm = realm, .volume = volume, .generation = generation};
+  GenerationLogs logs;
+  logs.journal =
+      CAIRN_TRY(LogFile::Open(fs, keys, LogPath(dir, generation, LogKind::kJournal), expected));
+  expected.kind = LogKind::kSide;
+  const std::string side_path = LogPath(dir, generation, LogKind::kSide);
+  if (CAIRN_TRY(fs.Exists(side_path))) {
+    logs.side = CAIRN_TRY(LogFile::Open(fs, keys, side_path, expected));
+  }
+  return logs;
+}
+
+Error ReadOnlyError(std::string message) {
+  return Error(ErrorCode::kPermissionDenied, std::move(message), EROFS);
+}
+
+class HeadImpl final : public Head {
+ public:
+  HeadImpl(FileSystem& fs, KeyRing& keys, BlockStore& store, const HeadOptions& options)
+      : fs_(fs), keys_(keys), store_(store), options_(options) {}
+
+  Status Recover();
+
+  Status Commit(Transaction&& transaction) override;
+  Status Sync() override;
+  Result<std::shared_ptr<const Layer>> Freeze() override;
+  std::shared_ptr<const Layer> current() const override {
+    ReaderLock lock(chain_mutex_);
+    return current_;
+  }
+  std::vector<std::shared_ptr<const Layer>> unsealed() const override {
+    ReaderLock lock(chain_mutex_);
+    return {frozen_.begin(), frozen_.end()};
+  }
+  Status FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) override;
+  HeadState state() const override {
+    MutexLock lock(commit_mutex_);
+    return state_;
+  }
+  const std::vector<ReplyRecord>& recovered_replies() const override { return replies_; }
+  uint64_t active_records() const override { return Active().writer->records(); }
+  uint64_t active_payload_bytes() const override { return Active().writer->payload_bytes(); }
+  bool failed() const override { return failed_.load(std::memory_order_acquire); }
+
+ private:
+  struct Generation {
+    std::shared_ptr<JournalWriter> writer;
+    std::shared_ptr<Delta> delta;
+    std::shared_ptr<ChainLayer> layer;
+  };
+  Generation Active() const {
+    MutexLock lock(commit_mutex_);
+    return active_;
+  }
+  Result<Generation> BeginGeneration(uint64_t number, uint64_t first_lsn,
+                                     std::shared_ptr<const Layer> below);
+  // Replays one journal into `layer`; returns how many records counted and advances *next_lsn.
+  Result<uint64_t> RecoverGeneration(const GenerationLogs& logs,
+                                     std::optional<uint64_t> durable_until_lsn, Delta& delta,
+                                     uint64_t& next_lsn);
+  void DropDeliveredReplies();
+  // The syncer's work; sets synced_lsn_ through. Holds no lock.
+  Status SyncActive();
+  // Makes room in the journal while no writer waits for it. Only the syncer calls it.
+  void ExtendAhead();
+  // Waits until nobody syncs, then is the syncer. EIO when the head has failed.
+  Status BecomeSyncer(std::optional<uint64_t> unless_synced_lsn, bool& became);
+  void StopBeingSyncer();
+  void Fail(const Error& error);
+
+  FileSystem& fs_;
+  KeyRing& keys_;
+  BlockStore& store_;
+  const HeadOptions options_;
+  std::vector<ReplyRecord> replies_;  // filled by Recover
+  std::atomic<bool> failed_{false};
+
+  mutable Mutex commit_mutex_;
+  Generation active_ GUARDED_BY(commit_mutex_);
+  HeadState state_ GUARDED_BY(commit_mutex_);
+  uint64_t written_lsn_ GUARDED_BY(commit_mutex_) = 0;
+  std::vector<DeltaChange> changes_ GUARDED_BY(commit_mutex_);  // kept for its capacity
+
+  Mutex sync_mutex_;
+  CondVar sync_done_;
+  bool syncing_ GUARDED_BY(sync_mutex_) = false;
+  std::atomic<uint64_t> synced_lsn_{0};  // written by the syncer, under sync_mutex_
+
+  mutable SharedMutex chain_mutex_;
+  std::shared_ptr<const Layer> current_ GUARDED_BY(chain_mutex_);
+  std::vector<std::shared_ptr<ChainLayer>> frozen_ GUARDED_BY(chain_mutex_);  // oldest first
+};
+
+Status HeadImpl::Recover() {
+  const std::string& dir = options_.dir;
+  CAIRN_TRY(fs_.MakeDir(dir));
+  const size_t slash = dir.find_last_of('/');
+  if (slash != std::string::npos && slash > 0) CAIRN_TRY(fs_.SyncDir(dir.substr(0, slash)));
+
+  const JournalDirectory found = CAIRN_TRY(ListJournals(fs_, dir));
+  for (const std::string& name : found.unborn) {
+    CAIRN_TRY(UnlinkIfThere(fs_, fmt::format("{}/{}", dir, name)));
+  }
+  for (const uint64_t generation : found.sides) {
+    if (!std::binary_search(found.journals.begin(), found.journals.end(), generation)) {
+      CAIRN_TRY(UnlinkIfThere(fs_, LogPath(dir, generation, LogKind::kSide)));
+    }
+  }
+  std::vector<uint64_t> generations;
+  for (const uint64_t generation : found.journals) {
+    if (generation > options_.sealed_through_generation) {
+      generations.push_back(generation);
+    } else {
+      CAIRN_TRY(UnlinkGeneration(fs_, dir, generation));
+    }
+  }
+  std::vector<GenerationLogs> logs;
+  for (size_t i = 0; i < generations.size(); i++) {
+    const uint64_t expected = options_.sealed_through_generation + 1 + i;
+    if (generations[i] != expected) {
+      return Err(
+          ErrorCode::kDataLoss,
+          fmt::format("{} is missing, {} is there", LogPath(dir, expected, LogKind::kJournal),
+                      LogPath(dir, generations[i], LogKind::kJournal)));
+    }
+    logs.push_back(
+        CAIRN_TRY(OpenLogs(fs_, keys_, options_.realm, options_.volume, dir, generations[i])));
+  }
+
+  MutexLock commit(commit_mutex_);
+  state_ = {.next_ino = options_.next_ino,
+            .total_inodes = options_.base_inodes,
+            .total_bytes = options_.base_bytes};
+  std::shared_ptr<const Layer> below = options_.base;
+  std::vector<std::shared_ptr<ChainLayer>> frozen;
+  uint64_t next_lsn = logs.empty() ? kFirstLsn : logs[0].journal->header().first_lsn;
+  uint64_t next_generation = options_.sealed_through_generation + 1;
+  for (size_t i = 0; i < logs.size(); i++) {
+    std::optional<uint64_t> durable_until_lsn;
+    if (i + 1 < logs.size()) durable_until_lsn = logs[i + 1].journal->header().first_lsn;
+    auto delta = std::make_shared<Delta>();
+    const uint64_t records =
+        CAIRN_TRY(RecoverGeneration(logs[i], durable_until_lsn, *delta, next_lsn));
+    if (records == 0 && !durable_until_lsn) break;  // never frozen: it begins again, below
+    // What counted must be durable before a later generation builds on it.
+    if (logs[i].side) CAIRN_TRY(logs[i].side->file().Sync());
+    CAIRN_TRY(logs[i].journal->file().Sync());
+    auto layer = std::make_shared<ChainLayer>(store_, options_.realm, generations[i],
+                                              std::move(delta), below);
+    layer->Freeze();
+    below = layer;
+    frozen.push_back(std::move(layer));
+    next_generation = generations[i] + 1;
+  }
+  CAIRN_TRY(UnlinkGeneration(fs_, dir, next_generation));
+  DropDeliveredReplies();
+
+  active_ = CAIRN_TRY(BeginGeneration(next_generation, next_lsn, std::move(below)));
+  written_lsn_ = next_lsn - 1;
+  synced_lsn_ = next_lsn - 1;
+  WriterLock chain(chain_mutex_);
+  frozen_ = std::move(frozen);
+  current_ = active_.layer;
+  return {};
+}
+
+Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
+                                             std::optional<uint64_t> durable_until_lsn,
+                                             Delta& delta, uint64_t& next_lsn)
+    REQUIRES(commit_mutex_) {
+  if (logs.journal->header().first_lsn != next_lsn) {
+    return Err(ErrorCode::kDataLoss,
+               fmt::format("{}: begins at record {}, not {}", logs.journal->path(),
+                           logs.journal->header().first_lsn, next_lsn));
+  }
+  HeadState state = state_;
+  const ReplayResult replay = CAIRN_TRY(
+      ReplayJournal(logs.journal, logs.side, durable_until_lsn, [&](ReplayedRecord&& record) {
+        delta.Apply(record.changes);
+        state.next_ino = std::max(state.next_ino, record.fields.next_ino);
+        state.total_inodes = record.fields.total_inodes;
+        state.total_bytes = record.fields.total_bytes;
+        if (!record.fields.reply.connection.is_zero()) replies_.push_back(record.fields.reply);
+      }));
+  state_ = state;
+  next_lsn = replay.next_lsn;
+  return replay.records;
+}
+
+void HeadImpl::DropDeliveredReplies() {
+  std::map<Id128, uint64_t> floors;
+  for (const ReplyRecord& reply : replies_) {
+    uint64_t& floor = floors[reply.connection];
+    floor = std::max(floor, reply.reply_floor);
+  }
+  std::erase_if(replies_,
+                [&](const ReplyRecord& reply) { return reply.unique < floors[reply.connection]; });
+}
+
+Result<HeadImpl::Generation> HeadImpl::BeginGeneration(uint64_t number, uint64_t first_lsn,
+                                                       std::shared_ptr<const Layer> below) {
+  Generation generation;
+  generation.writer = CAIRN_TRY(
+      JournalWriter::Create(fs_, keys_,
+                            {.realm = options_.realm,
+                             .volume = options_.volume,
+                             .dir = options_.dir,
+                             .generation = number,
+                             .first_lsn = first_lsn,
+                             .small_payload_limit_bytes = options_.small_payload_limit_bytes,
+                             .chunk_bytes = options_.journal_chunk_bytes}));
+  generation.delta = std::make_shared<Delta>();
+  generation.layer = std::make_shared<ChainLayer>(store_, options_.realm, number, generation.delta,
+                                                  std::move(below));
+  return generation;
+}
+
+Status HeadImpl::Commit(Transaction&& transaction) {
+  if (failed()) return std::unexpected(ReadOnlyError({}));
+  if (transaction.empty()) return {};
+  const std::shared_ptr<JournalWriter> writer = Active().writer;
+  auto pieces = CAIRN_TRY(writer->Cut(transaction));
+  const auto unless_fatal = [this](Status status) -> Status {
+    if (!status && status.error().code() != ErrorCode::kExhausted &&
+        status.error().code() != ErrorCode::kInvalidArgument) {
+      Fail(status.error());
+    }
+    return status;
+  };
+  CAIRN_TRY(unless_fatal(writer->WriteSide(pieces)));
+
+  MutexLock lock(commit_mutex_);
+  if (failed()) return std::unexpected(ReadOnlyError({}));
+  CAIRN_CHECK(writer == active_.writer);  // nobody commits while the owner freezes
+  HeadState after = state_;
+  after.next_ino = std::max(after.next_ino, transaction.next_ino());
+  if (transaction.total_inodes() != 0) {
+    after.total_inodes = transaction.total_inodes();
+    after.total_bytes = transaction.total_bytes();
+  }
+  RecordFields fields;
+  fields.generation = active_.layer->generation();
+  fields.transaction_id = written_lsn_ + 1;
+  fields.reply = transaction.reply();
+  fields.open_ino = transaction.open_ino();
+  fields.open_change = transaction.open_change();
+  fields.next_ino = after.next_ino;
+  fields.total_inodes = after.total_inodes;
+  fields.total_bytes = after.total_bytes;
+  CAIRN_TRY(unless_fatal(
+      writer->Append(transaction, fields, synced_lsn_.load(std::memory_order_acquire), pieces)));
+
+  changes_.clear();
+  size_t next_piece = 0;
+  auto ops = std::move(transaction).TakeOps();
+  for (size_t i = 0; i < ops.size(); i++) {
+    Transaction::Op& op = ops[i];
+    switch (op.kind) {
+      case Transaction::Op::Kind::kPut:
+        changes_.push_back({.kind = DeltaChange::Kind::kPut,
+                            .key = std::move(op.key),
+                            .entry = std::move(op.entry),
+                            .ino = 0,
+                            .range = {},
+                            .payload = nullptr});
+        break;
+      case Transaction::Op::Kind::kDelete:
+        changes_.push_back({.kind = DeltaChange::Kind::kDelete,
+                            .key = std::move(op.key),
+                            .entry = {},
+                            .ino = 0,
+                            .range = {},
+                            .payload = nullptr});
+        break;
+      case Transaction::Op::Kind::kHole:
+        if (op.length_bytes == 0) break;
+        changes_.push_back({.kind = DeltaChange::Kind::kHole,
+                            .key = {},
+                            .entry = {},
+                            .ino = op.ino,
+                            .range = {op.offset, RangeEnd(op.offset, op.length_bytes)},
+                            .payload = nullptr});
+        break;
+      case Transaction::Op::Kind::kData:
+        for (; next_piece < pieces.size() && pieces[next_piece].op_index == i; next_piece++) {
+          PayloadPiece& piece = pieces[next_piece];
+          changes_.push_back({.kind = DeltaChange::Kind::kData,
+                              .key = {},
+                              .entry = {},
+                              .ino = op.ino,
+                              .range = {piece.offset, piece.offset + piece.data.size()},
+                              .payload = std::move(piece.payload)});
+        }
+        break;
+    }
+  }
+  active_.delta->Apply(changes_);
+  state_ = after;
+  written_lsn_++;
+  return {};
+}
+
+Status HeadImpl::BecomeSyncer(std::optional<uint64_t> unless_synced_lsn, bool& became) {
+  became = false;
+  MutexLock lock(sync_mutex_);
+  while (true) {
+    if (failed()) return ErrErrno(EIO, "volume has failed");
+    if (unless_synced_lsn && synced_lsn_.load(std::memory_order_relaxed) >= *unless_synced_lsn) {
+      return {};
+    }
+    if (!syncing_) break;
+    sync_done_.Wait(sync_mutex_);
+  }
+  syncing_ = true;
+  became = true;
+  return {};
+}
+
+void HeadImpl::StopBeingSyncer() {
+  MutexLock lock(sync_mutex_);
+  syncing_ = false;
+  sync_done_.NotifyAll();
+}
+
+Status HeadImpl::SyncActive() {
+  std::shared_ptr<JournalWriter> writer;
+  uint64_t through_lsn = 0;
+  {
+    MutexLock lock(commit_mutex_);
+    writer = active_.writer;
+    through_lsn = written_lsn_;
+  }
+  const Status synced = writer->Sync();
+  if (!synced) {
+    Fail(synced.error());
+    return ErrErrno(EIO, synced.error().message());
+  }
+  synced_lsn_.store(through_lsn, std::memory_order_release);
+  return {};
+}
+
+void HeadImpl::ExtendAhead() {
+  const Status extended = Active().writer->ExtendAhead();
+  if (!extended) Fail(extended.error());
+}
+
+Status HeadImpl::Sync() {
+  uint64_t target_lsn = 0;
+  {
+    MutexLock lock(commit_mutex_);
+    target_lsn = written_lsn_;
+  }
+  bool became = false;
+  CAIRN_TRY(BecomeSyncer(target_lsn, became));
+  if (!became) return {};
+  const Status status = SyncActive();
+  if (status) ExtendAhead();
+  StopBeingSyncer();
+  return status;
+}
+
+Result<std::shared_ptr<const Layer>> HeadImpl::Freeze() {
+  bool became = false;
+  CAIRN_TRY(BecomeSyncer(std::nullopt, became));
+  const auto freeze = [this]() -> Result<std::shared_ptr<const Layer>> {
+    CAIRN_TRY(SyncActive());
+    Generation old = Active();
+    uint64_t next_lsn = 0;
+    {
+      MutexLock lock(commit_mutex_);
+      next_lsn = written_lsn_ + 1;
+    }
+    Generation next = CAIRN_TRY(BeginGeneration(old.layer->generation() + 1, next_lsn, old.layer));
+    MutexLock lock(commit_mutex_);
+    CAIRN_CHECK(next_lsn == written_lsn_ + 1);  // nobody commits while the owner freezes
+    old.layer->Freeze();
+    active_ = std::move(next);
+    WriterLock chain(chain_mutex_);
+    frozen_.push_back(old.layer);
+    current_ = active_.layer;
+    return old.layer;
+  };
+  auto frozen = freeze();
+  StopBeingSyncer();
+  return frozen;
+}
+
+Status HeadImpl::FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) {
+  std::shared_ptr<ChainLayer> layer;
+  {
+    WriterLock lock(chain_mutex_);
+    if (frozen_.empty() || frozen_.front()->generation() != generation) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 fmt::format("generation {} is not the oldest unsealed one", generation));
+    }
+    layer = frozen_.front();
+    frozen_.erase(frozen_.begin());
+  }
+  layer->BecomeSealed(std::move(tree));
+  return UnlinkGeneration(fs_, options_.dir, generation);
+}
+
+void HeadImpl::Fail(const Error& error) {
+  if (failed_.exchange(true, std::memory_order_acq_rel)) return;
+  LogError("volume_failed", {{"volume", options_.volume.ToHex()}, {"error", error.ToString()}});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Head>> Head::Open(FileSystem& fs, KeyRing& keys, BlockStore& store,
+                                         const HeadOptions& options) {
+  if (options.base == nullptr) return Err(ErrorCode::kInvalidArgument, "a head needs a base layer");
+  auto head = std::make_unique<HeadImpl>(fs, keys, store, options);
+  CAIRN_TRY(head->Recover());
+  return head;
+}
+
+Result<std::vector<JournalReport>> CheckJournals(FileSystem& fs, KeyRing& keys, const Id128& realm,
+                                                 const Id128& volume, const std::string& dir,
+                                                 uint64_t sealed_through_generation) {
+  const JournalDirectory found = CAIRN_TRY(ListJournals(fs, dir));
+  std::vector<JournalReport> reports;
+  std::vector<Result<GenerationLogs>> logs;
+  uint64_t expected = sealed_through_generation + 1;
+  for (const uint64_t generation : found.journals) {
+    if (generation <= sealed_through_generation) continue;
+    if (expected < generation) {
+      reports.push_back({.file = LogPath(dir, expected, LogKind::kJournal),
+                         .records = 0,
+                         .damage = "missing, and a later generation is there"});
+      logs.push_back(Err(ErrorCode::kNotFound));
+    }
+    reports.push_back(
+        {.file = LogPath(dir, generation, LogKind::kJournal), .records = 0, .damage = {}});
+    logs.push_back(OpenLogs(fs, keys, realm, volume, dir, generation));
+    if (!logs.back()) reports.back().damage = logs.back().error().ToString();
+    expected = generation + 1;
+  }
+  for (size_t i = 0; i < logs.size(); i++) {
+    if (!logs[i]) continue;
+    std::optional<uint64_t> durable_until_lsn;
+    if (i + 1 < logs.size() && logs[i + 1]) {
+      durable_until_lsn = (*logs[i + 1]).journal->header().first_lsn;
+    }
+    const auto replay = ReplayJournal((*logs[i]).journal, (*logs[i]).side, durable_until_lsn,
+                                      [&](ReplayedRecord&&) { reports[i].records++; });
+    if (!replay) reports[i].damage = replay.error().ToString();
+  }
+  return reports;
+}
+
+}  // namespace cairn
