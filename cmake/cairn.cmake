@@ -15,7 +15,8 @@ pkg_check_modules(ROCKSDB REQUIRED IMPORTED_TARGET rocksdb)
 pkg_check_modules(FUSE3 REQUIRED IMPORTED_TARGET fuse3)
 
 add_library(cairn_options INTERFACE)
-target_include_directories(cairn_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_include_directories(cairn_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_include_directories(cairn_options SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/generated)  # no warnings from there
 target_compile_options(cairn_options INTERFACE -Wall -Wextra -Wshadow -Werror -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(cairn_options INTERFACE -Wthread-safety -Wno-gnu-statement-expression)

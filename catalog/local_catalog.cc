@@ -1,0 +1,395 @@
+// LocalCatalog over RocksDB 7.8's OptimisticTransactionDB.
+//
+// A transaction reads at the snapshot it took when it began and remembers each key it read
+// (GetForUpdate). Commit asks RocksDB whether any of them has a newer version than that snapshot
+// (in the memtables: a transaction older than those is TryAgain, which is Aborted too), then writes
+// one batch and syncs the log.
+//
+// Invariant: nothing is written to a database that reported a background error. The listener below,
+// or the failed write itself, marks it broken; Current() then closes and reopens it once no
+// transaction holds it. Recovery flushes what it replays into a new, synced table, so a page whose
+// fsync failed is never trusted to be on the disk.
+#include "catalog/local_catalog.h"
+
+#include <fmt/format.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/env.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/sst_file_reader.h>
+#include <rocksdb/table.h>
+#include <rocksdb/utilities/optimistic_transaction_db.h>
+#include <rocksdb/utilities/transaction.h>
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "catalog/catalog_key.h"
+#include "catalog/log_scan.h"
+#include "catalog/records.h"
+#include "catalog/value_cipher.h"
+#include "store/base/log.h"
+#include "store/base/mutex.h"
+
+namespace cairn {
+namespace {
+
+rocksdb::Slice SliceOf(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
+std::string_view ViewOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+Error ToError(const rocksdb::Status& status, std::string_view doing) {
+  ErrorCode code = ErrorCode::kInternal;
+  if (status.IsCorruption()) {
+    code = ErrorCode::kDataLoss;
+  } else if (status.IsBusy() || status.IsTryAgain()) {
+    code = ErrorCode::kAborted;
+  } else if (status.IsNoSpace() || status.subcode() == rocksdb::Status::kNoSpace) {
+    code = ErrorCode::kExhausted;
+  } else if (status.IsIOError() || status.IsShutdownInProgress() || status.IsIncomplete()) {
+    code = ErrorCode::kUnavailable;
+  }
+  return Error(code, fmt::format("{}: {}", doing, status.ToString()));
+}
+std::unexpected<Error> Fail(const rocksdb::Status& status, std::string_view doing) {
+  return std::unexpected(ToError(status, doing));
+}
+
+// One opening of the database. `broken` once RocksDB has reported an error it cannot go on after.
+struct OpenedDb {
+  std::shared_ptr<std::atomic<bool>> broken = std::make_shared<std::atomic<bool>>(false);
+  std::unique_ptr<rocksdb::OptimisticTransactionDB> db;
+};
+
+class ErrorListener : public rocksdb::EventListener {
+ public:
+  explicit ErrorListener(std::shared_ptr<std::atomic<bool>> broken) : broken_(std::move(broken)) {}
+  void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/,
+                         rocksdb::Status* status) override {
+    broken_->store(true);
+    LogError("catalog_background_error", {{"error", status->ToString()}});
+  }
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status /*error*/,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;  // we reopen instead
+  }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> broken_;
+};
+
+rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
+                                 const std::shared_ptr<rocksdb::Cache>& cache,
+                                 std::shared_ptr<std::atomic<bool>> broken) {
+  rocksdb::Options db;
+  if (options.env != nullptr) db.env = options.env;
+  db.create_if_missing = options.create;
+  db.paranoid_checks = true;
+  db.wal_recovery_mode = rocksdb::WALRecoveryMode::kAbsoluteConsistency;  // CutTornLog ran before
+  db.max_write_buffer_number = 2;
+  db.write_buffer_size = options.write_buffer_bytes;
+  db.max_total_wal_size = 4 * options.write_buffer_bytes;
+  db.max_background_jobs = 2;
+  db.max_open_files = 256;
+  db.max_bgerror_resume_count = 0;
+  db.compression = rocksdb::kNoCompression;  // values are ciphertext
+  db.info_log_level = rocksdb::WARN_LEVEL;
+  db.keep_log_file_num = 2;
+  db.max_log_file_size = 1u << 20;
+  db.stats_dump_period_sec = 0;
+  db.stats_persist_period_sec = 0;
+  db.listeners.push_back(std::make_shared<ErrorListener>(std::move(broken)));
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.format_version = 5;
+  db.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return db;
+}
+
+class LocalTransaction : public CatalogTransaction {
+ public:
+  LocalTransaction(Result<std::shared_ptr<OpenedDb>> opened, const ValueCipher& cipher)
+      : cipher_(cipher) {
+    if (!opened) {
+      failed_ = std::move(opened).error();
+      return;
+    }
+    opened_ = *std::move(opened);
+    rocksdb::WriteOptions write;
+    write.sync = true;
+    rocksdb::OptimisticTransactionOptions options;
+    options.set_snapshot = true;
+    transaction_.reset(opened_->db->BeginTransaction(write, options));
+    read_.snapshot = transaction_->GetSnapshot();
+  }
+
+  Result<std::optional<std::string>> Get(std::string_view key) override {
+    CAIRN_TRY(Usable());
+    std::string sealed;
+    const rocksdb::Status status = transaction_->GetForUpdate(read_, SliceOf(key), &sealed);
+    if (status.IsNotFound()) return std::optional<std::string>();
+    if (!status.ok()) return Fail(status, "reading the catalog");
+    return std::optional(CAIRN_TRY(cipher_.Open(key, sealed)));
+  }
+
+  void Put(std::string_view key, std::string_view value) override {
+    if (!Usable()) return;
+    Remember(transaction_->Put(SliceOf(key), cipher_.Seal(key, value)));
+    wrote_ = true;
+  }
+
+  void Delete(std::string_view key) override {
+    if (!Usable()) return;
+    Remember(transaction_->Delete(SliceOf(key)));
+    wrote_ = true;
+  }
+
+  Status Scan(std::string_view begin, std::string_view end,
+              const std::function<bool(std::string_view, std::string_view)>& visit) override {
+    CAIRN_TRY(Usable());
+    const std::unique_ptr<rocksdb::Iterator> it(transaction_->GetIterator(read_));
+    for (it->Seek(SliceOf(begin)); it->Valid() && ViewOf(it->key()) < end; it->Next()) {
+      const rocksdb::Status tracked =
+          transaction_->GetForUpdate(read_, it->key(), static_cast<std::string*>(nullptr));
+      if (!tracked.ok()) return Fail(tracked, "scanning the catalog");
+      const std::string key = it->key().ToString();
+      const std::string value = CAIRN_TRY(cipher_.Open(key, ViewOf(it->value())));
+      if (!visit(key, value)) return {};
+    }
+    if (!it->status().ok()) return Fail(it->status(), "scanning the catalog");
+    return {};
+  }
+
+  Status Commit() override {
+    CAIRN_TRY(Usable());
+    if (!wrote_) return {};  // everything was read at one snapshot
+    const rocksdb::Status status = transaction_->Commit();
+    if (status.ok()) return {};
+    if (!status.IsBusy() && !status.IsTryAgain()) opened_->broken->store(true);
+    return Fail(status, "committing to the catalog");
+  }
+
+ private:
+  Status Usable() const {
+    if (failed_) return std::unexpected(*failed_);
+    if (*opened_->broken)
+      return Err(ErrorCode::kUnavailable, "the catalog is reopening after an I/O error");
+    return {};
+  }
+  void Remember(const rocksdb::Status& status) {
+    if (!status.ok() && !failed_) failed_ = ToError(status, "writing to the catalog");
+  }
+
+  const ValueCipher& cipher_;
+  std::optional<Error> failed_;
+  std::shared_ptr<OpenedDb> opened_;  // outlives transaction_
+  std::unique_ptr<rocksdb::Transaction> transaction_;
+  rocksdb::ReadOptions read_;
+  bool wrote_ = false;
+};
+
+class LocalCatalogImpl : public LocalCatalog {
+ public:
+  LocalCatalogImpl(FileSystem& fs, const LocalCatalogOptions& options, const CatalogKey& key)
+      : fs_(fs),
+        options_(options),
+        cipher_(key.key, key.key_id),
+        cache_(rocksdb::NewLRUCache(options.cache_bytes, 2)) {}
+
+  ~LocalCatalogImpl() override {
+    MutexLock lock(mutex_);
+    opened_.reset();
+  }
+
+  Status OpenDatabase(bool create) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    options_.create = create;
+    Status status = Reopen();
+    options_.create = false;
+    return status;
+  }
+
+  std::unique_ptr<CatalogTransaction> Begin() override {
+    return std::make_unique<LocalTransaction>(Current(), cipher_);
+  }
+
+  Result<std::optional<std::string>> Get(std::string_view key) override {
+    const std::shared_ptr<OpenedDb> opened = CAIRN_TRY(Current());
+    std::string sealed;
+    const rocksdb::Status status = opened->db->Get({}, SliceOf(key), &sealed);
+    if (status.IsNotFound()) return std::optional<std::string>();
+    if (!status.ok()) return Fail(status, "reading the catalog");
+    return std::optional(CAIRN_TRY(cipher_.Open(key, sealed)));
+  }
+
+  Status Scan(std::string_view begin, std::string_view end,
+              const std::function<bool(std::string_view, std::string_view)>& visit) override {
+    const std::shared_ptr<OpenedDb> opened = CAIRN_TRY(Current());
+    const std::unique_ptr<rocksdb::Iterator> it(opened->db->NewIterator({}));
+    for (it->Seek(SliceOf(begin)); it->Valid() && ViewOf(it->key()) < end; it->Next()) {
+      const std::string_view key = ViewOf(it->key());
+      const std::string value = CAIRN_TRY(cipher_.Open(key, ViewOf(it->value())));
+      if (!visit(key, value)) return {};
+    }
+    if (!it->status().ok()) return Fail(it->status(), "scanning the catalog");
+    return {};
+  }
+
+  Status Check(const std::function<void(std::string_view, std::string_view)>& damage) override {
+    const std::shared_ptr<OpenedDb> opened = CAIRN_TRY(Current());
+    CheckTables(*opened->db, damage);
+    CheckLogs(*opened->db, damage);
+    rocksdb::ReadOptions read;
+    read.fill_cache = false;
+    const std::unique_ptr<rocksdb::Iterator> it(opened->db->NewIterator(read));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      const std::string_view key = ViewOf(it->key());
+      const auto value = cipher_.Open(key, ViewOf(it->value()));
+      if (!value) {
+        damage(key, value.error().message());
+      } else if (const Status sound = VerifyRecord(key, *value); !sound) {
+        damage(key, sound.error().message());
+      }
+    }
+    if (!it->status().ok())
+      damage("", "records after this cannot be read: " + it->status().ToString());
+    return {};
+  }
+
+  Status Close() override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (closed_) return {};
+    if (opened_.use_count() > 1) {
+      return Err(ErrorCode::kUnavailable, "transactions of the catalog are still in use");
+    }
+    closed_ = true;
+    if (opened_ == nullptr) return {};
+    rocksdb::Status status;
+    if (!*opened_->broken) {
+      rocksdb::FlushOptions flush;
+      flush.wait = true;
+      status = opened_->db->Flush(flush);
+    }
+    const rocksdb::Status closing = opened_->db->Close();
+    opened_.reset();
+    if (!status.ok()) return Fail(status, "flushing the catalog");
+    if (!closing.ok()) return Fail(closing, "closing the catalog");
+    return {};
+  }
+
+ private:
+  std::string DbPath() const { return options_.dir + "/db"; }
+
+  // The open database; reopens a broken one (with mutex_ held over that I/O: nobody could do
+  // anything else).
+  Result<std::shared_ptr<OpenedDb>> Current() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    if (closed_) return Err(ErrorCode::kFailedPrecondition, "the catalog is closed");
+    if (opened_ != nullptr && !*opened_->broken) return opened_;
+    if (opened_.use_count() > 1) {
+      return Err(ErrorCode::kUnavailable, "the catalog is reopening after an I/O error");
+    }
+    CAIRN_TRY(Reopen());
+    LogWarning("catalog_reopened", {{"dir", options_.dir}});
+    return opened_;
+  }
+
+  Status Reopen() REQUIRES(mutex_) {
+    opened_.reset();
+    CAIRN_TRY(CutTornLog(fs_, DbPath()));
+    auto opened = std::make_shared<OpenedDb>();
+    const rocksdb::Options options = DatabaseOptions(options_, cache_, opened->broken);
+    rocksdb::OptimisticTransactionDBOptions transactions;
+    transactions.occ_lock_buckets = 4096;  // the default of a million mutexes is 40 MB
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    rocksdb::OptimisticTransactionDB* db = nullptr;
+    const rocksdb::Status status = rocksdb::OptimisticTransactionDB::Open(
+        options, transactions, DbPath(),
+        {rocksdb::ColumnFamilyDescriptor(rocksdb::kDefaultColumnFamilyName, options)}, &handles,
+        &db);
+    if (!status.ok()) return Fail(status, "opening the catalog " + DbPath());
+    opened->db.reset(db);
+    for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
+    opened_ = std::move(opened);
+    return {};
+  }
+
+  void CheckTables(rocksdb::DB& db,
+                   const std::function<void(std::string_view, std::string_view)>& damage) {
+    std::vector<rocksdb::LiveFileMetaData> tables;
+    db.GetLiveFilesMetaData(&tables);
+    for (const rocksdb::LiveFileMetaData& table : tables) {
+      const std::string path = table.db_path + table.name;
+      rocksdb::Options options = db.GetOptions();
+      options.table_factory.reset(rocksdb::NewBlockBasedTableFactory({}));
+      rocksdb::SstFileReader reader(options);
+      rocksdb::Status status = reader.Open(path);
+      if (status.ok()) status = reader.VerifyChecksum();
+      if (!status.ok()) {
+        damage(table.smallestkey,
+               fmt::format("table {} (records {} to {}): {}", path, table.smallestkey,
+                           table.largestkey, status.ToString()));
+      }
+    }
+  }
+
+  // Commits wait while the logs are copied into memory, so that none is seen half-written.
+  void CheckLogs(rocksdb::DB& db,
+                 const std::function<void(std::string_view, std::string_view)>& damage) {
+    const rocksdb::Status locked = db.LockWAL();
+    if (!locked.ok()) {
+      damage("", "logs cannot be read: " + locked.ToString());
+      return;
+    }
+    auto logs = ReadLogs(fs_, DbPath());
+    const rocksdb::Status unlocked = db.UnlockWAL();
+    if (!unlocked.ok()) damage("", "logs: " + unlocked.ToString());
+    if (!logs) {
+      damage("", "logs cannot be read: " + logs.error().ToString());
+      return;
+    }
+    for (const LogFile& log : *logs) {
+      const LogScan scan = ScanLog(log.bytes, false);
+      if (scan.end != LogScan::End::kWhole) {
+        damage("", fmt::format("log {}: {}", log.path, scan.what));
+      }
+    }
+  }
+
+  FileSystem& fs_;
+  LocalCatalogOptions options_;
+  const ValueCipher cipher_;
+  const std::shared_ptr<rocksdb::Cache> cache_;
+  Mutex mutex_;
+  std::shared_ptr<OpenedDb> opened_ GUARDED_BY(mutex_);
+  bool closed_ GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LocalCatalog>> LocalCatalog::Open(FileSystem& fs, const Key256& master,
+                                                         const LocalCatalogOptions& options) {
+  const std::string key_path = options.dir + "/key";
+  const bool has_key = CAIRN_TRY(fs.Exists(key_path));
+  const bool has_database = CAIRN_TRY(fs.Exists(options.dir + "/db/CURRENT"));
+  if (!has_key && has_database) {
+    return Err(ErrorCode::kDataLoss,
+               key_path + " is missing: nothing in the catalog can be read without it");
+  }
+  if (!has_database && !options.create) {
+    return Err(ErrorCode::kNotFound, "there is no catalog in " + options.dir);
+  }
+  if (!has_key) {
+    CAIRN_TRY(fs.MakeDir(options.dir));
+    CAIRN_TRY(fs.MakeDir(options.dir + "/db"));
+    CAIRN_TRY(fs.SyncDir(options.dir));
+  }
+  const CatalogKey key = has_key ? CAIRN_TRY(ReadCatalogKey(fs, key_path, master))
+                                 : CAIRN_TRY(CreateCatalogKey(fs, key_path, master));
+  auto catalog = std::make_unique<LocalCatalogImpl>(fs, options, key);
+  CAIRN_TRY(catalog->OpenDatabase(!has_database));
+  return catalog;
+}
+
+}  // namespace cairn

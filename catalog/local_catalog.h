@@ -1,0 +1,44 @@
+// LocalCatalog: the Catalog in one directory, by RocksDB's optimistic transactions. Layout,
+// recovery rules and what is not used: docs/formats/catalog.md.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "catalog/catalog.h"
+#include "store/base/aead.h"
+#include "store/base/file_system.h"
+
+namespace rocksdb {
+class Env;
+}
+
+namespace cairn {
+
+struct LocalCatalogOptions {
+  std::string dir;                       // ".../catalog"; its parent exists
+  bool create = false;                   // make key and database if there is neither
+  size_t cache_bytes = 16u << 20;        // blocks of tables
+  size_t write_buffer_bytes = 8u << 20;  // of each of two memtables
+  rocksdb::Env* env = nullptr;           // not owned; null: the host's files. For tests with faults
+};
+
+// Thread-safe. Owner: cmd. What Commit acknowledged survives a kill and a power cut.
+class LocalCatalog : public Catalog {
+ public:
+  // Replays the log. NotFound: no catalog there (and not `create`). PermissionDenied: another
+  // master key. Unavailable: another process has it open. DataLoss: committed bytes are damaged or
+  // the key file is gone; nothing was changed.
+  static Result<std::unique_ptr<LocalCatalog>> Open(FileSystem& fs, const Key256& master,
+                                                    const LocalCatalogOptions& options);
+
+  // Besides the contract of Catalog: after an I/O error everything is Unavailable until the
+  // transactions in flight are gone; then the next call reopens the database. Check also reads
+  // every table and the log.
+  //
+  // Close flushes, so that a stopped daemon leaves an empty log; Unavailable if transactions are
+  // still alive. A destroyed catalog that was not closed is as after a kill.
+};
+
+}  // namespace cairn
