@@ -1,0 +1,59 @@
+// zstd with one context a thread (a context costs more than a small block). Level 1 on the way to a
+// pause, level 3 in background seals. A block that shrinks by less than 6 % is stored raw: reading
+// it back costs no decompression then (design section 4).
+#include "store/block_codec.h"
+
+#include <zstd.h>
+
+#include <memory>
+
+#include "store/base/check.h"
+
+namespace cairn {
+namespace {
+
+struct FreeContext {
+  void operator()(ZSTD_CCtx* ctx) const { ZSTD_freeCCtx(ctx); }
+  void operator()(ZSTD_DCtx* ctx) const { ZSTD_freeDCtx(ctx); }
+};
+
+constexpr int Level(Compression compression) { return compression == Compression::kFast ? 1 : 3; }
+
+}  // namespace
+
+EncodedBlock EncodeBlock(std::string_view plain, Compression compression) {
+  thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> ctx(ZSTD_createCCtx());
+  CAIRN_CHECK(ctx != nullptr);
+  // Room for what is still worth keeping only: zstd gives up early on the rest.
+  const size_t worth_bytes = plain.size() - plain.size() * 6 / 100;
+  EncodedBlock out;
+  out.bytes.resize(worth_bytes);
+  const size_t length = ZSTD_compressCCtx(ctx.get(), out.bytes.data(), out.bytes.size(),
+                                          plain.data(), plain.size(), Level(compression));
+  if (ZSTD_isError(length) || length >= plain.size()) {
+    out.bytes.clear();
+    return out;
+  }
+  out.codec = Codec::kZstd;
+  out.bytes.resize(length);
+  return out;
+}
+
+Result<std::string> DecodeBlock(Codec codec, std::string bytes, uint32_t raw_length) {
+  if (codec == Codec::kRaw) {
+    if (bytes.size() != raw_length)
+      return Err(ErrorCode::kDataLoss, "raw block has another length");
+    return bytes;
+  }
+  thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> ctx(ZSTD_createDCtx());
+  CAIRN_CHECK(ctx != nullptr);
+  std::string plain(raw_length, '\0');
+  const size_t length =
+      ZSTD_decompressDCtx(ctx.get(), plain.data(), plain.size(), bytes.data(), bytes.size());
+  if (ZSTD_isError(length) || length != raw_length) {
+    return Err(ErrorCode::kDataLoss, "compressed block does not decode to its length");
+  }
+  return plain;
+}
+
+}  // namespace cairn

@@ -1,0 +1,379 @@
+// RocksDB with plain gets, batches and iterators only (no row cache, DeleteRange, async reads or
+// ingestion: those have bugs in 7.8). Since entries and marker of a pack are one batch, a database
+// that lost its newest batches lacks whole packs, which the store adds again from their footers.
+// Every value carries a checksum with its key, so that a wrong value is an error and never a wrong
+// location. Layout and rules: docs/formats/index.md.
+#include "store/block_index.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <xxhash.h>
+
+#include "store/base/bytes.h"
+#include "store/base/check.h"
+#include "store/base/file_system.h"
+#include "store/base/log.h"
+
+namespace cairn {
+namespace {
+
+constexpr char kBlockPrefix = 'B';
+constexpr char kPackPrefix = 'P';
+constexpr std::string_view kVersionKey = "V";
+constexpr uint32_t kVersion = 1;
+constexpr size_t kLocationBytes = 64;
+constexpr size_t kMarkerBytes = 64;
+
+std::string BlockKey(const Address& address) {
+  std::string key(1, kBlockPrefix);
+  key += address.view();
+  return key;
+}
+
+std::string PackKey(const Id128& pack) {
+  std::string key(1, kPackPrefix);
+  key += pack.view();
+  return key;
+}
+
+rocksdb::Slice Slice(std::string_view v) { return {v.data(), v.size()}; }
+std::string_view View(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
+
+uint64_t Checksum(std::string_view key, std::string_view value) {
+  return XXH3_64bits_withSeed(value.data(), value.size(), XXH3_64bits(key.data(), key.size()));
+}
+
+void AppendChecksum(std::string_view key, std::string& value) {
+  ByteWriter(value).U64(Checksum(key, value));
+}
+
+std::unexpected<Error> Damaged(const std::string& what) {
+  return Err(ErrorCode::kDataLoss, "block index: " + what);
+}
+
+std::string EncodeLocation(std::string_view key, const BlockLocation& location) {
+  std::string out;
+  ByteWriter w(out);
+  w.U8(kVersion);
+  w.U8(static_cast<uint8_t>(location.entry.kind));
+  w.U8(static_cast<uint8_t>(location.entry.codec));
+  w.U8(0);
+  w.U32(location.entry.stored_length);
+  w.U32(location.entry.raw_length);
+  w.U32(0);
+  w.Bytes(location.pack.view());
+  w.U64(location.entry.offset);
+  w.U64(location.epoch);
+  w.U64(location.condemn_cycle);
+  AppendChecksum(key, out);
+  CAIRN_CHECK(out.size() == kLocationBytes);
+  return out;
+}
+
+Result<BlockLocation> DecodeLocation(std::string_view key, std::string_view value) {
+  if (key.size() != 33 || value.size() != kLocationBytes) return Damaged("entry of a wrong size");
+  ByteReader r(value);
+  BlockLocation location;
+  const uint8_t version = r.U8();
+  const uint8_t kind = r.U8();
+  const uint8_t codec = r.U8();
+  r.U8();
+  location.entry.stored_length = r.U32();
+  location.entry.raw_length = r.U32();
+  r.U32();
+  location.pack = Id128::FromView(r.Bytes(16));
+  location.entry.offset = r.U64();
+  location.epoch = r.U64();
+  location.condemn_cycle = r.U64();
+  if (r.U64() != Checksum(key, value.substr(0, kLocationBytes - 8)) || version != kVersion ||
+      !IsKnownKind(kind) || codec > static_cast<uint8_t>(Codec::kZstd)) {
+    return Damaged("entry does not verify");
+  }
+  location.entry.address = Address::FromView(key.substr(1));
+  location.entry.kind = static_cast<BlockKind>(kind);
+  location.entry.codec = static_cast<Codec>(codec);
+  return location;
+}
+
+std::string EncodeMarker(std::string_view key, const PackSummary& pack) {
+  std::string out;
+  ByteWriter w(out);
+  w.U8(kVersion);
+  w.U8(pack.sealed ? 1 : 0);
+  w.Zeros(6);
+  w.Bytes(pack.realm.view());
+  w.U64(pack.file_bytes);
+  w.U32(pack.entry_count);
+  w.U32(0);
+  w.U64(pack.stored_bytes);
+  w.U64(pack.raw_bytes);
+  AppendChecksum(key, out);
+  CAIRN_CHECK(out.size() == kMarkerBytes);
+  return out;
+}
+
+Result<PackSummary> DecodeMarker(std::string_view key, std::string_view value) {
+  if (key.size() != 17 || value.size() != kMarkerBytes) return Damaged("marker of a wrong size");
+  ByteReader r(value);
+  PackSummary pack;
+  const uint8_t version = r.U8();
+  pack.sealed = r.U8() != 0;
+  r.Bytes(6);
+  pack.realm = Id128::FromView(r.Bytes(16));
+  pack.file_bytes = r.U64();
+  pack.entry_count = r.U32();
+  r.U32();
+  pack.stored_bytes = r.U64();
+  pack.raw_bytes = r.U64();
+  if (r.U64() != Checksum(key, value.substr(0, kMarkerBytes - 8)) || version != kVersion) {
+    return Damaged("marker does not verify");
+  }
+  pack.pack = Id128::FromView(key.substr(1));
+  return pack;
+}
+
+std::string VersionValue(const Id128& store) {
+  std::string out;
+  ByteWriter w(out);
+  w.U32(kVersion);
+  w.Bytes(store.view());
+  return out;
+}
+
+Error FromRocks(const rocksdb::Status& status) {
+  if (status.IsNoSpace()) return Error(ErrorCode::kExhausted, "block index: " + status.ToString());
+  return Error(ErrorCode::kDataLoss, "block index: " + status.ToString());
+}
+
+rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.cache_index_and_filter_blocks = true;
+  table.pin_l0_filter_and_index_blocks_in_cache = true;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.paranoid_checks = true;
+  options.max_write_buffer_number = 2;
+  options.write_buffer_size = 16 << 20;
+  options.max_total_wal_size = 64 << 20;
+  options.max_open_files = 256;
+  options.max_background_jobs = 2;
+  options.compression = rocksdb::kNoCompression;  // keys are random, values nearly so
+  options.keep_log_file_num = 2;
+  options.max_log_file_size = 1 << 20;
+  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  return options;
+}
+
+std::unexpected<Error> Closed() { return Err(ErrorCode::kUnavailable, "block index is closed"); }
+
+}  // namespace
+
+PackSummary Summarize(const PackHeader& header, bool sealed, uint64_t file_bytes,
+                      const std::vector<PackEntry>& entries) {
+  PackSummary summary{.pack = header.pack,
+                      .realm = header.realm,
+                      .sealed = sealed,
+                      .file_bytes = file_bytes,
+                      .entry_count = static_cast<uint32_t>(entries.size())};
+  for (const PackEntry& entry : entries) {
+    summary.stored_bytes += entry.stored_length;
+    summary.raw_bytes += entry.raw_length;
+  }
+  return summary;
+}
+
+BlockIndex::BlockIndex(BlockIndexOptions options)
+    : options_(std::move(options)), cache_(rocksdb::NewLRUCache(options_.cache_bytes)) {}
+
+BlockIndex::~BlockIndex() { IgnoreError(Close(), "a cache: what is lost is indexed again"); }
+
+Result<std::unique_ptr<BlockIndex>> BlockIndex::Open(const BlockIndexOptions& options) {
+  std::unique_ptr<BlockIndex> index(new BlockIndex(options));
+  {
+    WriterLock lock(index->db_mutex_);
+    const Status opened = index->OpenLocked();
+    if (opened) return index;
+    if (opened.error().code() == ErrorCode::kExhausted) return std::unexpected(opened.error());
+    LogError("index_unusable", {{"dir", options.dir}, {"error", opened.error().ToString()}});
+  }
+  CAIRN_TRY(index->Clear());
+  return index;
+}
+
+Status BlockIndex::OpenLocked() {
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status opened = rocksdb::DB::Open(DbOptions(cache_), options_.dir, &db);
+  if (!opened.ok()) return std::unexpected(FromRocks(opened));
+  db_.reset(db);
+  std::string version;
+  const rocksdb::Status read = db_->Get(rocksdb::ReadOptions(), Slice(kVersionKey), &version);
+  if (read.IsNotFound()) {
+    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    it->SeekToFirst();
+    if (it->Valid()) return Damaged("no version record");
+    const rocksdb::Status written =
+        db_->Put(rocksdb::WriteOptions(), Slice(kVersionKey), VersionValue(options_.store));
+    if (!written.ok()) return std::unexpected(FromRocks(written));
+    return {};
+  }
+  if (!read.ok()) return std::unexpected(FromRocks(read));
+  if (version != VersionValue(options_.store)) return Damaged("of another store or version");
+  return {};
+}
+
+Status BlockIndex::Clear() {
+  MutexLock write_lock(write_mutex_);
+  WriterLock lock(db_mutex_);
+  db_.reset();
+  const rocksdb::Status destroyed = rocksdb::DestroyDB(options_.dir, DbOptions(cache_));
+  // What RocksDB no longer recognises as its own files goes with the folder.
+  const Status removed = RemoveTree(HostFileSystem(), options_.dir);
+  if (!removed) return removed;
+  if (!destroyed.ok()) {
+    LogWarning("index_destroy", {{"dir", options_.dir}, {"error", destroyed.ToString()}});
+  }
+  return OpenLocked();
+}
+
+Result<std::optional<std::string>> BlockIndex::GetLocked(const std::string& key) {
+  if (db_ == nullptr) return Closed();
+  std::string value;
+  const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), key, &value);
+  if (status.IsNotFound()) return std::optional<std::string>();
+  if (!status.ok()) return std::unexpected(FromRocks(status));
+  return std::optional<std::string>(std::move(value));
+}
+
+Result<std::optional<BlockLocation>> BlockIndex::FindLocked(const Address& address) {
+  const std::string key = BlockKey(address);
+  const std::optional<std::string> value = CAIRN_TRY(GetLocked(key));
+  if (!value) return std::optional<BlockLocation>();
+  return std::optional<BlockLocation>(CAIRN_TRY(DecodeLocation(key, *value)));
+}
+
+Status BlockIndex::WriteLocked(rocksdb::WriteBatch& batch, bool sync) {
+  if (db_ == nullptr) return Closed();
+  rocksdb::WriteOptions options;
+  options.sync = sync;
+  const rocksdb::Status status = db_->Write(options, &batch);
+  if (!status.ok()) return std::unexpected(FromRocks(status));
+  return {};
+}
+
+Result<std::optional<BlockLocation>> BlockIndex::Get(const Address& address) {
+  ReaderLock lock(db_mutex_);
+  return FindLocked(address);
+}
+
+Status BlockIndex::AddPack(const PackSummary& pack, uint64_t epoch,
+                           const std::vector<PackEntry>& entries) {
+  rocksdb::WriteBatch batch;
+  for (const PackEntry& entry : entries) {
+    const std::string key = BlockKey(entry.address);
+    batch.Put(key, EncodeLocation(key, {.pack = pack.pack, .entry = entry, .epoch = epoch}));
+  }
+  const std::string key = PackKey(pack.pack);
+  batch.Put(key, EncodeMarker(key, pack));
+  MutexLock write_lock(write_mutex_);
+  ReaderLock lock(db_mutex_);
+  return WriteLocked(batch, false);
+}
+
+Result<std::vector<PackSummary>> BlockIndex::Packs() {
+  ReaderLock lock(db_mutex_);
+  if (db_ == nullptr) return Closed();
+  std::vector<PackSummary> packs;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+  for (it->Seek(std::string(1, kPackPrefix)); it->Valid(); it->Next()) {
+    const std::string_view key = View(it->key());
+    if (key.empty() || key[0] != kPackPrefix) break;
+    packs.push_back(CAIRN_TRY(DecodeMarker(key, View(it->value()))));
+  }
+  if (!it->status().ok()) return std::unexpected(FromRocks(it->status()));
+  return packs;
+}
+
+Status BlockIndex::ReplacePack(const Replacement& change) {
+  MutexLock write_lock(write_mutex_);
+  ReaderLock lock(db_mutex_);
+  rocksdb::WriteBatch batch;
+  for (const PackEntry& entry : change.moved) {
+    std::optional<BlockLocation> location = CAIRN_TRY(FindLocked(entry.address));
+    if (!location || location->pack != change.old_pack) continue;
+    location->pack = change.replacement->pack;
+    location->entry = entry;
+    const std::string key = BlockKey(entry.address);
+    batch.Put(key, EncodeLocation(key, *location));
+  }
+  for (const Address& address : change.removed) {
+    const std::optional<BlockLocation> location = CAIRN_TRY(FindLocked(address));
+    if (!location || location->pack != change.old_pack) continue;
+    if (change.condemn_cycle != 0 && location->condemn_cycle != change.condemn_cycle) {
+      return Err(ErrorCode::kAborted,
+                 "block " + address.ToHex() + " was resurrected since it was condemned");
+    }
+    batch.Delete(BlockKey(address));
+  }
+  batch.Delete(PackKey(change.old_pack));
+  if (change.replacement) {
+    const std::string key = PackKey(change.replacement->pack);
+    batch.Put(key, EncodeMarker(key, *change.replacement));
+  }
+  return WriteLocked(batch, true);
+}
+
+Result<bool> BlockIndex::SetCondemnCycle(const Address& address, uint64_t expected,
+                                         uint64_t desired) {
+  MutexLock write_lock(write_mutex_);
+  ReaderLock lock(db_mutex_);
+  std::optional<BlockLocation> location = CAIRN_TRY(FindLocked(address));
+  if (!location || location->condemn_cycle != expected) return false;
+  location->condemn_cycle = desired;
+  rocksdb::WriteBatch batch;
+  const std::string key = BlockKey(address);
+  batch.Put(key, EncodeLocation(key, *location));
+  CAIRN_TRY(WriteLocked(batch, false));
+  return true;
+}
+
+Status BlockIndex::ForEach(const std::function<bool(const BlockLocation& location)>& visit) {
+  ReaderLock lock(db_mutex_);
+  if (db_ == nullptr) return Closed();
+  rocksdb::ReadOptions options;
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(options));
+  for (it->Seek(std::string(1, kBlockPrefix)); it->Valid(); it->Next()) {
+    const std::string_view key = View(it->key());
+    if (key.empty() || key[0] != kBlockPrefix) break;
+    if (!visit(CAIRN_TRY(DecodeLocation(key, View(it->value()))))) return {};
+  }
+  if (!it->status().ok()) return std::unexpected(FromRocks(it->status()));
+  return {};
+}
+
+Status BlockIndex::VerifyChecksums() {
+  ReaderLock lock(db_mutex_);
+  if (db_ == nullptr) return Closed();
+  const rocksdb::Status status = db_->VerifyChecksum();
+  if (!status.ok()) return std::unexpected(FromRocks(status));
+  return {};
+}
+
+Status BlockIndex::Close() {
+  WriterLock lock(db_mutex_);
+  if (db_ == nullptr) return {};
+  const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions());
+  const rocksdb::Status closed = db_->Close();
+  db_.reset();
+  if (!flushed.ok()) return std::unexpected(FromRocks(flushed));
+  if (!closed.ok()) return std::unexpected(FromRocks(closed));
+  return {};
+}
+
+}  // namespace cairn

@@ -1,0 +1,487 @@
+// Opening: list the pack files, compare with the index's markers, index what is missing (from
+// footers, or by a scan of a torn pack, which is fdatasynced first) or everything. A write looks a
+// block up in the realm's pending blocks and in the index, and appends it to the realm's open pack
+// if neither has it. A read goes cache -> location -> pack; when a rewrite moved the block between
+// the second and the third step, the location is asked for again; what no pack has is looked for in
+// the trash, loudly. Invariant: bytes are returned only after frame checksum, GCM tag, kind and
+// length have been verified against the reference.
+#include "store/local_block_store.h"
+
+#include <algorithm>
+
+#include "store/base/check.h"
+#include "store/base/log.h"
+#include "store/block_codec.h"
+
+namespace cairn {
+namespace {
+
+// A block moves at most once in a collector's pass; more than a few moves during one read is a bug.
+constexpr int kMaxMoves = 8;
+
+Id128 OwnerOf(const Id128& realm, const BlockRef& ref) {
+  return ref.realm == RealmTag::kBase ? BaseRealm() : realm;
+}
+
+std::unexpected<Error> Lost(const BlockRef& ref, std::string_view where, std::string_view what) {
+  LogError("data_loss", {{"block", ref.address.ToHex()},
+                         {"kind", BlockKindName(ref.kind)},
+                         {"pack", where},
+                         {"what", what}});
+  return Err(ErrorCode::kDataLoss,
+             fmt::format("block {} in {}: {}", ref.address.ToHex(), where, what));
+}
+
+}  // namespace
+
+// One session: which packs it has touched, and how far, is what its Sync must make durable.
+class LocalBlockStore::Session final : public WriteSession {
+ public:
+  Session(LocalBlockStore& store, const Id128& realm) : store_(store), realm_(realm) {}
+  ~Session() override { store_.gate_.Leave(realm_); }
+
+  Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression) override {
+    {
+      MutexLock lock(mutex_);
+      if (failed_) return Failed();
+    }
+    Result<BlockRef> ref = store_.PutBlock(*this, realm_, kind, plain, compression);
+    if (!ref && ref.error().code() == ErrorCode::kInternal) {
+      MutexLock lock(mutex_);
+      failed_ = true;
+    }
+    return ref;
+  }
+
+  Status Sync() override {
+    std::map<std::shared_ptr<LivePack>, uint64_t> touched;
+    {
+      MutexLock lock(mutex_);
+      if (failed_) return Failed();
+      touched = touched_;
+    }
+    if (store_.closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
+    RealmWriter& writer = store_.WriterOf(realm_);
+    for (const auto& [pack, through] : touched) {
+      const Status synced = writer.Sync(pack, through);
+      if (synced) continue;
+      MutexLock lock(mutex_);
+      failed_ = true;
+      return synced;
+    }
+    MutexLock lock(mutex_);
+    for (const auto& [pack, through] : touched) {
+      const auto it = touched_.find(pack);
+      if (it != touched_.end() && it->second == through) touched_.erase(it);
+    }
+    return {};
+  }
+
+  void Touch(const std::shared_ptr<LivePack>& pack, uint64_t through) {
+    MutexLock lock(mutex_);
+    uint64_t& end = touched_[pack];
+    end = std::max(end, through);
+  }
+
+ private:
+  static std::unexpected<Error> Failed() {
+    return Err(ErrorCode::kUnavailable, "an earlier write of this session failed: begin another");
+  }
+  LocalBlockStore& store_;
+  const Id128 realm_;
+  Mutex mutex_;
+  bool failed_ GUARDED_BY(mutex_) = false;
+  std::map<std::shared_ptr<LivePack>, uint64_t> touched_ GUARDED_BY(mutex_);
+};
+
+LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
+    : options_(options),
+      packs_(options.fs, options.keys, options.dir, options.open_readers),
+      cache_(options.cache_bytes) {}
+
+LocalBlockStore::~LocalBlockStore() = default;
+
+Result<std::unique_ptr<LocalBlockStore>> LocalBlockStore::Open(
+    const LocalBlockStoreOptions& options) {
+  CAIRN_CHECK(options.pack_bytes + PackEntry::FrameBytes(kMaxStoredBytes) < kMaxPackBytes);
+  std::unique_ptr<LocalBlockStore> store(new LocalBlockStore(options));
+  CAIRN_TRY(store->packs_.Prepare());
+  store->index_ = CAIRN_TRY(BlockIndex::Open({.dir = options.dir + "/index",
+                                              .store = options.store,
+                                              .cache_bytes = options.index_cache_bytes}));
+  CAIRN_TRY(store->Recover());
+  return store;
+}
+
+Status LocalBlockStore::Recover() {
+  const std::vector<PackSet::PackFile> files = CAIRN_TRY(packs_.ListFiles());
+  Result<std::vector<PackSummary>> markers = index_->Packs();
+  std::map<Id128, PackSummary> indexed;
+  std::string stale;
+  if (!markers) {
+    stale = markers.error().ToString();
+  } else {
+    for (const PackSummary& marker : *markers) indexed[marker.pack] = marker;
+  }
+  std::map<Id128, PackSummary> gone = indexed;
+  for (const PackSet::PackFile& file : files) {
+    const auto it = indexed.find(file.pack);
+    if (it == indexed.end()) continue;
+    gone.erase(file.pack);
+    if (it->second.file_bytes > file.file_bytes || it->second.realm != file.realm ||
+        (it->second.sealed && it->second.file_bytes != file.file_bytes)) {
+      stale = file.path + " has another length than the index says";
+    }
+  }
+  for (const auto& [pack, marker] : gone) {
+    stale = packs_.PathOf(marker.realm, pack) + " is indexed but gone";
+    LogError("pack_missing",
+             {{"pack", packs_.PathOf(marker.realm, pack)}, {"blocks", marker.entry_count}});
+  }
+  if (!stale.empty()) {
+    LogWarning("index_rebuild", {{"why", stale}});
+    CAIRN_TRY(index_->Clear());
+    indexed.clear();
+  }
+  std::vector<PackSet::PackFile> missing;
+  for (const PackSet::PackFile& file : files) {
+    const auto it = indexed.find(file.pack);
+    if (it == indexed.end()) {
+      missing.push_back(file);
+    } else {
+      packs_.Settle(it->second);
+    }
+  }
+  return AddPacks(missing);
+}
+
+Status LocalBlockStore::AddPacks(const std::vector<PackSet::PackFile>& files) {
+  std::vector<Unindexed> packs;
+  for (const PackSet::PackFile& file : files) {
+    const auto reader = PackReader::Open(options_.fs, file.path, file.pack);
+    if (reader) {
+      packs.push_back({.file = file,
+                       .epoch = (*reader)->header().epoch,
+                       .created_ms = (*reader)->header().created_ms});
+      continue;
+    }
+    if (reader.error().code() == ErrorCode::kDataLoss && file.file_bytes <= kPackHeaderBytes) {
+      LogInfo("interrupted_pack_removed", {{"pack", file.path}});
+      CAIRN_TRY(packs_.Unlink(file.realm, file.pack));
+      continue;
+    }
+    if (reader.error().code() != ErrorCode::kDataLoss) return std::unexpected(reader.error());
+    LogError("data_loss", {{"pack", file.path}, {"what", reader.error().message()}});
+    packs_.AddDamaged(file);
+  }
+  std::ranges::sort(packs, {}, [](const Unindexed& pack) {
+    return std::tuple(pack.epoch, pack.created_ms, pack.file.pack);
+  });
+  for (const Unindexed& pack : packs) CAIRN_TRY(AddOnePack(pack));
+  return {};
+}
+
+Status LocalBlockStore::AddOnePack(const Unindexed& pack) {
+  const std::unique_ptr<PackReader> reader =
+      CAIRN_TRY(PackReader::Open(options_.fs, pack.file.path, pack.file.pack));
+  if (reader->header().realm != pack.file.realm) {
+    LogError("data_loss",
+             {{"pack", pack.file.path}, {"what", "pack lies in another realm's folder"}});
+    packs_.AddDamaged(pack.file);
+    return {};
+  }
+  const PackListing listing = CAIRN_TRY(ListPack(*reader));
+  if (!listing.sealed) {
+    LogInfo("torn_pack_indexed", {{"pack", pack.file.path},
+                                  {"blocks", listing.entries.size()},
+                                  {"torn_bytes", listing.torn_bytes}});
+    if (listing.entries.empty()) {
+      if (listing.torn_bytes == 0) return packs_.Unlink(pack.file.realm, pack.file.pack);
+      return packs_.MoveToTrash(pack.file.realm, pack.file.pack, options_.clock.NowMs());
+    }
+    CAIRN_TRY(reader->Sync());
+  }
+  const PackSummary summary =
+      Summarize(reader->header(), listing.sealed, reader->file_bytes(), listing.entries);
+  CAIRN_TRY(index_->AddPack(summary, reader->header().epoch, listing.entries));
+  packs_.Settle(summary);
+  return {};
+}
+
+Result<std::optional<BlockLocation>> LocalBlockStore::LookUpIndex(const Address& address) {
+  {
+    ReaderLock lock(index_gate_);
+    if (index_whole_) {
+      auto location = index_->Get(address);
+      if (location || location.error().code() != ErrorCode::kDataLoss) return location;
+      LogError("index_damaged", {{"error", location.error().ToString()}});
+    }
+  }
+  CAIRN_TRY(RebuildIndex());
+  ReaderLock lock(index_gate_);
+  return index_->Get(address);
+}
+
+Status LocalBlockStore::RebuildIndex() {
+  MutexLock lock(maintenance_mutex_);
+  return RebuildLocked();
+}
+
+// Clear first, list then: a pack that is sealed meanwhile is in the list or is added by its writer
+// after the Clear.
+Status LocalBlockStore::RebuildLocked() {
+  WriterLock gate(index_gate_);
+  index_whole_ = false;
+  CAIRN_TRY(index_->Clear());
+  std::vector<PackSet::PackFile> files;
+  for (const PackSet::PackFile& file : CAIRN_TRY(packs_.ListFiles())) {
+    const auto known = packs_.Find(file.pack);
+    if (known && !known->open) files.push_back(file);
+  }
+  CAIRN_TRY(AddPacks(files));
+  index_whole_ = true;
+  LogInfo("index_rebuilt", {{"packs", files.size()}});
+  return {};
+}
+
+RealmWriter& LocalBlockStore::WriterOf(const Id128& realm) {
+  MutexLock lock(writers_mutex_);
+  std::unique_ptr<RealmWriter>& writer = writers_[realm];
+  if (writer == nullptr) {
+    writer = std::make_unique<RealmWriter>(
+        RealmWriter::Deps{.fs = options_.fs,
+                          .keys = options_.keys,
+                          .clock = options_.clock,
+                          .index = *index_,
+                          .packs = packs_,
+                          .epoch = options_.epoch,
+                          .pack_bytes = options_.pack_bytes,
+                          .lookup = [this](const Address& a) { return LookUpIndex(a); },
+                          .rebuild = [this] { return RebuildIndex(); }},
+        realm);
+  }
+  return *writer;
+}
+
+RealmWriter* LocalBlockStore::FindWriter(const Id128& realm) {
+  MutexLock lock(writers_mutex_);
+  const auto it = writers_.find(realm);
+  return it == writers_.end() ? nullptr : it->second.get();
+}
+
+// Pending first, index second: a block leaves pending only once the index has it.
+Result<std::optional<LocalBlockStore::Found>> LocalBlockStore::Locate(const Id128& realm,
+                                                                      const Address& address) {
+  if (RealmWriter* writer = FindWriter(realm)) {
+    if (const auto pending = writer->Find(address)) {
+      return std::optional<Found>({.location = pending->location, .live = pending->pack});
+    }
+  }
+  const std::optional<BlockLocation> location = CAIRN_TRY(LookUpIndex(address));
+  if (!location) return std::optional<Found>();
+  return std::optional<Found>({.location = *location, .live = nullptr});
+}
+
+Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginWrite(const Id128& realm) {
+  if (!options_.keys.Has(realm)) {
+    return Err(ErrorCode::kNotFound, "no keys for realm " + realm.ToHex());
+  }
+  CAIRN_TRY(gate_.Enter(realm));
+  return std::make_unique<Session>(*this, realm);
+}
+
+Result<BlockRef> LocalBlockStore::PutBlock(Session& session, const Id128& realm, BlockKind kind,
+                                           std::string_view plain, Compression compression) {
+  if (plain.empty() || plain.size() > kMaxBlockBytes) {
+    return Err(ErrorCode::kInvalidArgument, "a block has 1 to 1048576 bytes");
+  }
+  if (closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
+  const BlockRef ref{.realm = realm == BaseRealm() ? RealmTag::kBase : RealmTag::kOwn,
+                     .kind = kind,
+                     .raw_length_bytes = static_cast<uint32_t>(plain.size()),
+                     .address = CAIRN_TRY(options_.keys.AddressOf(realm, kind, plain))};
+  RealmWriter& writer = WriterOf(realm);
+  std::optional<EncodedBlock> encoded;
+  // A second round only when the block was collected, or indexed by another writer, between two
+  // steps.
+  for (int round = 0; round < kMaxMoves; ++round) {
+    const bool damaged = IsDamaged(ref.address);
+    const uint64_t generation = writer.generation();
+    if (!damaged) {
+      const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
+      if (found && found->live != nullptr) {
+        session.Touch(found->live, found->location.entry.EndOffset());
+        return ref;
+      }
+      if (found) {
+        if (found->location.condemn_cycle == 0) return ref;
+        ReaderLock lock(index_gate_);
+        if (CAIRN_TRY(index_->SetCondemnCycle(ref.address, found->location.condemn_cycle, 0))) {
+          return ref;
+        }
+        continue;
+      }
+    }
+    if (!encoded) encoded = EncodeBlock(plain, compression);
+    const std::optional<RealmWriter::Pending> stored =
+        CAIRN_TRY(writer.Store({.address = ref.address,
+                                .kind = kind,
+                                .codec = encoded->codec,
+                                .raw_length = ref.raw_length_bytes,
+                                .bytes = encoded->View(plain)},
+                               generation, damaged));
+    if (!stored) continue;
+    session.Touch(stored->pack, stored->location.entry.EndOffset());
+    if (damaged) Heal(ref.address);
+    return ref;
+  }
+  return Err(ErrorCode::kInternal,
+             "block " + ref.address.ToHex() + " moved too often during a write");
+}
+
+Result<Block> LocalBlockStore::Get(const Id128& realm, const BlockRef& ref) {
+  const Id128 owner = OwnerOf(realm, ref);
+  BlockCache::Item item = cache_.Get(ref.address);
+  if (item.plain != nullptr && item.realm == owner && item.kind == ref.kind &&
+      item.plain->size() == ref.raw_length_bytes) {
+    return item.plain;
+  }
+  item = {.realm = owner,
+          .kind = ref.kind,
+          .plain = std::make_shared<const std::string>(CAIRN_TRY(ReadPlain(owner, ref)))};
+  cache_.Put(ref.address, item);
+  return item.plain;
+}
+
+Status LocalBlockStore::Verify(const Id128& realm, const BlockRef& ref) {
+  const Id128 owner = OwnerOf(realm, ref);
+  const std::string plain = CAIRN_TRY(ReadPlain(owner, ref));
+  if (CAIRN_TRY(options_.keys.AddressOf(owner, ref.kind, plain)) == ref.address) return {};
+  MarkDamaged(ref.address);
+  return Lost(ref, "realm " + owner.ToHex(), "plaintext has another address");
+}
+
+Result<std::string> LocalBlockStore::ReadPlain(const Id128& realm, const BlockRef& ref) {
+  if (!options_.keys.Has(realm)) {
+    return Err(ErrorCode::kNotFound, "no keys for realm " + realm.ToHex());
+  }
+  if (closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
+  std::optional<BlockLocation> before;
+  for (int move = 0; move < kMaxMoves; ++move) {
+    const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
+    if (!found) return ReadFromTrash(realm, ref);
+    const BlockLocation& location = found->location;
+    const auto reader = packs_.Reader(location.pack);
+    if (!reader && reader.error().code() == ErrorCode::kNotFound && before != location) {
+      before = location;
+      continue;
+    }
+    const std::string where = packs_.PathOf(realm, location.pack);
+    if (!reader) {
+      const ErrorCode code = reader.error().code();
+      if (code == ErrorCode::kNotFound) return ReadFromTrash(realm, ref);
+      if (code != ErrorCode::kDataLoss) return std::unexpected(reader.error());
+      return Lost(ref, where, reader.error().message());
+    }
+    if ((*reader)->header().realm != realm) return Lost(ref, where, "pack of another realm");
+    if (location.entry.kind != ref.kind || location.entry.raw_length != ref.raw_length_bytes) {
+      return Lost(ref, where, "block of another kind or length than its reference");
+    }
+    Result<std::string> bytes = (*reader)->ReadFrame(location.entry);
+    if (bytes) {
+      bytes = DecodeBlock(location.entry.codec, *std::move(bytes), location.entry.raw_length);
+    }
+    if (bytes) return bytes;
+    if (bytes.error().code() != ErrorCode::kDataLoss) return bytes;
+    MarkDamaged(ref.address);
+    return Lost(ref, fmt::format("{} at {}", where, location.entry.offset),
+                bytes.error().message());
+  }
+  return Err(ErrorCode::kUnavailable, "block moved too often during a read");
+}
+
+Result<std::string> LocalBlockStore::ReadFromTrash(const Id128& realm, const BlockRef& ref) {
+  for (const PackSet::TrashFile& file : CAIRN_TRY(packs_.ListTrash())) {
+    if (file.realm != realm) continue;
+    const auto reader = PackReader::Open(options_.fs, file.path, file.pack);
+    if (!reader || (*reader)->header().realm != realm || !(*reader)->Unlock(options_.keys))
+      continue;
+    const auto listing = ListPack(**reader);
+    if (!listing) continue;
+    const auto entry = std::ranges::find(listing->entries, ref.address, &PackEntry::address);
+    if (entry == listing->entries.end() || entry->kind != ref.kind ||
+        entry->raw_length != ref.raw_length_bytes) {
+      continue;
+    }
+    Result<std::string> bytes = (*reader)->ReadFrame(*entry);
+    if (bytes) bytes = DecodeBlock(entry->codec, *std::move(bytes), entry->raw_length);
+    if (!bytes) continue;
+    trash_reads_.fetch_add(1);
+    LogError("read_from_trash", {{"block", ref.address.ToHex()}, {"pack", file.path}});
+    return bytes;
+  }
+  MarkDamaged(ref.address);
+  return Lost(ref, "realm " + realm.ToHex(), "block is in no pack");
+}
+
+bool LocalBlockStore::IsDamaged(const Address& address) {
+  MutexLock lock(damaged_mutex_);
+  return damaged_.contains(address);
+}
+
+void LocalBlockStore::MarkDamaged(const Address& address) {
+  // Bounded: beyond it a damaged block is only not healed by a later write of the same bytes.
+  constexpr size_t kMaxDamaged = 1 << 20;
+  MutexLock lock(damaged_mutex_);
+  if (damaged_.size() < kMaxDamaged) damaged_.insert(address);
+}
+
+void LocalBlockStore::Heal(const Address& address) {
+  LogWarning("block_stored_again", {{"block", address.ToHex()}});
+  MutexLock lock(damaged_mutex_);
+  damaged_.erase(address);
+}
+
+BlockStoreStats LocalBlockStore::Stats() {
+  BlockStoreStats stats;
+  std::vector<RealmWriter*> writers;
+  {
+    MutexLock lock(writers_mutex_);
+    for (const auto& [realm, writer] : writers_) writers.push_back(writer.get());
+  }
+  for (const PackSet::Known& known : packs_.List(std::nullopt)) {
+    ++stats.pack_count;
+    stats.pack_bytes += known.summary.file_bytes;
+    stats.block_count += known.summary.entry_count;
+    stats.stored_bytes += known.summary.stored_bytes;
+    stats.raw_bytes += known.summary.raw_bytes;
+  }
+  for (RealmWriter* writer : writers) {
+    const RealmWriter::Totals totals = writer->PendingTotals();
+    stats.pack_bytes += totals.pack_bytes;
+    stats.block_count += totals.blocks;
+    stats.stored_bytes += totals.stored_bytes;
+    stats.raw_bytes += totals.raw_bytes;
+  }
+  if (const auto trash = packs_.ListTrash()) {
+    for (const PackSet::TrashFile& file : *trash) stats.trash_bytes += file.file_bytes;
+  }
+  stats.pack_bytes += stats.trash_bytes;
+  stats.cache_bytes = cache_.bytes();
+  return stats;
+}
+
+void LocalBlockStore::ForgetRealm(const Id128& realm) {
+  packs_.ForgetReaders(realm);
+  cache_.EraseRealm(realm);
+}
+
+Status LocalBlockStore::Close() {
+  gate_.Close();
+  if (closed_.exchange(true)) return {};
+  const Status sealed = SealOpenPacks();
+  const Status closed = index_->Close();
+  return sealed ? closed : sealed;
+}
+
+}  // namespace cairn

@@ -1,0 +1,200 @@
+// LocalBlockStore: a BlockStore that keeps packs in a data directory, and what a collector and a
+// checker need of it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/file_system.h"
+#include "store/base/mutex.h"
+#include "store/block_cache.h"
+#include "store/block_index.h"
+#include "store/block_store.h"
+#include "store/key_ring.h"
+#include "store/pack_set.h"
+#include "store/realm_writer.h"
+#include "store/writer_gate.h"
+
+namespace cairn {
+
+struct LocalBlockStoreOptions {
+  FileSystem& fs;
+  std::string dir;  // the data directory: packs/, trash/ and index/ are in it
+  KeyRing& keys;
+  Clock& clock;
+  Id128 store;                          // the data directory's UUID
+  uint64_t epoch = 1;                   // its open epoch
+  uint64_t pack_bytes = 32ull << 20;    // a pack is sealed when it has grown to this
+  uint64_t cache_bytes = 128ull << 20;  // verified plaintext
+  uint64_t index_cache_bytes = 32ull << 20;
+  size_t open_readers = 128;  // pack files kept open for reading
+};
+
+// One thing that a check found wrong.
+struct StoreDamage {
+  std::string where;  // path of the pack, or of the index
+  std::string what;   // names the structure: "pack header: ...", "frame at 1234: ..."
+  std::vector<Address> addresses =
+      {};  // blocks that cannot be read because of it (none: nothing is lost)
+};
+
+// Thread-safe. Outlives its sessions. Destroying it without Close leaves the packs as a kill would.
+class LocalBlockStore final : public BlockStore {
+ public:
+  // Indexes packs that the index does not know, or all of them. Errors: FailedPrecondition (a pack
+  // of a newer format), Exhausted, Internal. A damaged pack is logged and does not hinder.
+  static Result<std::unique_ptr<LocalBlockStore>> Open(const LocalBlockStoreOptions& options);
+  ~LocalBlockStore() override;
+
+  Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) override;
+  Result<Block> Get(const Id128& realm, const BlockRef& ref) override;
+  Status Verify(const Id128& realm, const BlockRef& ref) override;
+  BlockStoreStats Stats() override;
+
+  // Seals the open packs and closes the index; sessions that still live get Unavailable from then
+  // on.
+  Status Close();
+
+  // Drops cached plaintext and unwrapped data keys of a realm whose keys left the key ring.
+  void ForgetRealm(const Id128& realm);
+
+  // ---- for a collector (store/pack_maintenance.cc) ----
+
+  // Waits for live sessions to end and holds new ones off while the result lives. Unavailable after
+  // `timeout_ms`.
+  Result<WritersHeld> HoldWriters(int64_t timeout_ms);
+
+  // Seals the open pack of a realm (of all realms), so that it is listed and can be rewritten.
+  Status SealOpenPacks();
+
+  // Realms that have packs, with or without keys.
+  std::vector<Id128> ListRealms();
+  // Packs of a realm that are no longer written.
+  std::vector<PackSummary> ListPacks(const Id128& realm);
+  struct PackBlock {
+    PackEntry entry;
+    bool indexed_here = false;  // false: the index has another copy or none; the bytes are garbage
+    uint64_t epoch = 0;
+    uint64_t condemn_cycle = 0;
+  };
+  Result<std::vector<PackBlock>> ListBlocks(const Id128& pack);
+
+  // Whether the realm has the block, as a write would see it (trash does not count).
+  Result<bool> Contains(const Id128& realm, const BlockRef& ref);
+
+  // Compare-and-swap of a block's condemn cycle (0: not condemned). False: it is gone or carries
+  // another tag. A write that finds a condemned block resurrects it (sets 0).
+  Result<bool> Condemn(const Address& address, uint64_t expected_cycle, uint64_t desired_cycle);
+
+  using AddressSet = std::unordered_set<Address, AddressHash>;
+  struct RewriteOptions {
+    bool now = false;            // unlink the old file instead of moving it to the trash
+    uint64_t condemn_cycle = 0;  // not 0: blocks outside `keep` without this tag are kept too
+  };
+  struct RewriteResult {
+    uint64_t kept_blocks = 0;
+    uint64_t dropped_blocks = 0;
+    uint64_t bytes_before = 0;
+    uint64_t bytes_after = 0;
+  };
+  // Copies the blocks of `keep` into a new pack (decrypted and encrypted again, durable), moves the
+  // index over with a synced write, and removes the old file. Without blocks to keep there is no
+  // new pack. Requires writers held off, or a condemn cycle. Errors: NotFound, FailedPrecondition
+  // (still being written), DataLoss (a block to keep is damaged: nothing is changed), Aborted (a
+  // block was resurrected meanwhile: list anew), Exhausted.
+  Result<RewriteResult> RewritePack(const Id128& pack, const AddressSet& keep,
+                                    const RewriteOptions& options);
+  // RewritePack with nothing to keep.
+  Result<RewriteResult> DropPack(const Id128& pack, const RewriteOptions& options);
+
+  // Unlinks what lies in the trash for at least `older_than_ms`; returns the bytes freed.
+  Result<uint64_t> PurgeTrash(int64_t older_than_ms);
+
+  // Unlinks all packs of a realm, trash included, and forgets its blocks; returns the bytes freed.
+  // Needs no keys. FailedPrecondition while a session of the realm lives.
+  Result<uint64_t> DropRealm(const Id128& realm);
+
+  // How many reads only the trash could satisfy since the store was opened. Not 0: something live
+  // was collected, so a collector must stop and delete nothing.
+  uint64_t trash_reads() const { return trash_reads_.load(); }
+
+  // ---- for a checker (store/store_check.cc) ----
+
+  // Deletes the index and builds it from the packs.
+  Status RebuildIndex();
+
+  std::vector<Id128> ListAllPacks();
+  // Header, footer, digest and every frame; with the realm's keys also tag, codec and address. An
+  // error is one of the machine; damage is a value.
+  Result<std::vector<StoreDamage>> VerifyPack(const Id128& pack);
+  // RocksDB's checksums; every entry agrees with its pack; every block of every pack is indexed.
+  Result<std::vector<StoreDamage>> VerifyIndex();
+
+ private:
+  class Session;
+  struct Found {
+    BlockLocation location;
+    std::shared_ptr<LivePack> live;  // not null: it is not in the index yet
+  };
+
+  explicit LocalBlockStore(const LocalBlockStoreOptions& options);
+  Status Recover();
+  struct Unindexed {
+    PackSet::PackFile file;
+    uint64_t epoch = 0;
+    int64_t created_ms = 0;
+  };
+  // Indexes the files in the order in which they were written.
+  Status AddPacks(const std::vector<PackSet::PackFile>& files);
+  Status AddOnePack(const Unindexed& pack);
+  Result<std::optional<BlockLocation>> LookUpIndex(const Address& address);
+  Status RebuildLocked() REQUIRES(maintenance_mutex_);
+  Result<std::optional<Found>> Locate(const Id128& realm, const Address& address);
+  RealmWriter& WriterOf(const Id128& realm);
+  RealmWriter* FindWriter(const Id128& realm);
+
+  Result<std::string> ReadPlain(const Id128& realm, const BlockRef& ref);
+  Result<std::string> ReadFromTrash(const Id128& realm, const BlockRef& ref);
+  bool IsDamaged(const Address& address);
+  void MarkDamaged(const Address& address);
+  void Heal(const Address& address);
+
+  Result<BlockRef> PutBlock(Session& session, const Id128& realm, BlockKind kind,
+                            std::string_view plain, Compression compression);
+  Result<std::vector<PackBlock>> ListBlocksLocked(const Id128& pack, const PackReader& reader)
+      REQUIRES(maintenance_mutex_);
+  Result<PackSummary> CopyBlocksLocked(const PackReader& from, const std::vector<PackEntry>& blocks,
+                                       std::vector<PackEntry>& moved) REQUIRES(maintenance_mutex_);
+  Status RemoveFileLocked(const Id128& realm, const Id128& pack, bool now)
+      REQUIRES(maintenance_mutex_);
+
+  const LocalBlockStoreOptions options_;
+  PackSet packs_;
+  std::unique_ptr<BlockIndex> index_;
+  BlockCache cache_;
+  WriterGate gate_;
+  std::atomic<bool> closed_ = false;
+  std::atomic<uint64_t> trash_reads_ = 0;
+
+  Mutex maintenance_mutex_;  // one rewrite, drop or rebuild at a time; taken first
+  SharedMutex
+      index_gate_;  // look-ups share it; a rebuild holds it, so that none sees half an index
+  bool index_whole_ GUARDED_BY(index_gate_) = true;
+
+  Mutex writers_mutex_;
+  std::map<Id128, std::unique_ptr<RealmWriter>> writers_ GUARDED_BY(writers_mutex_);
+
+  // Blocks that read as damaged: a write of the same bytes stores them again instead of trusting
+  // the index.
+  Mutex damaged_mutex_;
+  std::unordered_set<Address, AddressHash> damaged_ GUARDED_BY(damaged_mutex_);
+};
+
+}  // namespace cairn
