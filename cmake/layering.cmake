@@ -17,10 +17,12 @@
 # 7. Every .cc is named in a CMakeLists.txt. A comment names nothing.
 cmake_minimum_required(VERSION 3.25)
 
-set(CAIRN_LAYERS store_base store catalog volume fuse snapshot artifacts gc api)
+set(CAIRN_LAYERS store_base store catalog volume fuse_keeper fuse fuse_memory snapshot artifacts gc api)
 set(CAIRN_MUST_NOT_KNOW_catalog store)
 set(CAIRN_MUST_NOT_KNOW_volume catalog)
+set(CAIRN_MUST_NOT_KNOW_fuse_keeper store catalog volume)
 set(CAIRN_MUST_NOT_KNOW_fuse store catalog)
+set(CAIRN_MUST_NOT_KNOW_fuse_memory store catalog)
 
 # The 1-based line of the first `text` in `file`.
 function(_layering_line out file text)

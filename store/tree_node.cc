@@ -15,7 +15,6 @@
 namespace cairn {
 namespace {
 
-constexpr size_t kBodyHeaderBytes = 16;
 constexpr size_t kLeafItemBytes = 8;
 constexpr size_t kInteriorItemBytes = 32;
 

@@ -2,7 +2,8 @@
 // the writer of a newer generation.
 //
 // For every 64 KiB window of a file that the delta touched: if the whole window is new, or it has become more than
-// kMaxWindowSegments pieces, one new block is written for it; otherwise only the new bytes become a block (page-aligned where
+// kMaxWindowSegments pieces, or its blocks together exceed kMaxWindowPinnedBytes (they hold bytes that later writes
+// covered), one new block is written for it; otherwise only the new bytes become a block (page-aligned where
 // the writes were) and the rest goes on pointing into the old one. Blocks of zeros become holes. xattrs and payloads over the
 // tree's limit become data blocks.
 #pragma once
@@ -14,6 +15,7 @@
 namespace cairn {
 
 inline constexpr size_t kMaxWindowSegments = 8;
+inline constexpr uint64_t kMaxWindowPinnedBytes = 2 * kGridBytes;
 
 struct SealResult {
   BlockRef root;   // of kind kFsRoot
@@ -34,7 +36,8 @@ struct SealOptions {
 };
 
 // `layer` is frozen and what lies below it is a tree (seal in order). Puts through `session` and syncs it: durable on
-// return. Publishing the root is the caller's.
+// return. Publishing the root is the caller's. Errors: FailedPrecondition (not frozen, or over an unsealed delta),
+// DataLoss (a log or block that it had to read), and the session's.
 Result<SealResult> SealLayer(BlockStore& store, NodeCache& cache, WriteSession& session,
                              const Layer& layer, const SealOptions& options);
 

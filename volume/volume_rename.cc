@@ -172,11 +172,12 @@ Status VolumeImpl::RenameLocked(const OpContext& ctx, const FsView& view, Rename
       change.tx.Delete(DirentKey(ends.old_dir, ends.source.cookie));
     }
   }
-  for (Inode* parent : {&old_parent, &new_parent}) {
-    if (parent == &new_parent && same_dir) break;
-    parent->mtime = parent->ctime = now;
-    ++parent->change_counter;
-  }
+  const auto touch = [now](Inode& parent) {
+    parent.mtime = parent.ctime = now;
+    ++parent.change_counter;
+  };
+  touch(old_parent);
+  if (!same_dir) touch(new_parent);
   PutInode(change, ends.old_dir, old_parent);
   if (!same_dir) PutInode(change, ends.new_dir, new_parent);
   return Commit(ctx, std::move(change), {.ino = ends.source.child});

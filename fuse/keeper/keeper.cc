@@ -1,0 +1,425 @@
+// One loop over three things: signals (signalfd: SIGTERM, SIGINT, SIGCHLD), the server's socket,
+// nothing else. Mounts happen in the loop; each unmount has a thread of its own, because umount2
+// writes back what is dirty through the server and may take long, or never end if the server dies:
+// then the loop aborts the connection, and umount2 returns.
+//
+// Order at the end: server reaped -> connections aborted (fusectl, or the last close of /dev/fuse)
+// -> lazy unmounts -> unmount threads joined -> barrier helpers killed and reaped.
+//
+// Invariants: every fd here is close-on-exec (a barrier helper must never hold /dev/fuse); no path
+// below a mount of ours is opened; the mount's root is only looked at with AT_STATX_DONT_SYNC,
+// which asks no server. Sources: mount(2), fuse(4), statx(2), Documentation/filesystems/fuse.rst of
+// the kernel (fusectl).
+#include "fuse/keeper/keeper.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "fuse/keeper/channel.h"
+#include "fuse/keeper/protocol.h"
+#include "store/base/log.h"
+#include "store/base/mutex.h"
+#include "store/base/unique_fd.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kPrSetIoFlusher = 57;  // PR_SET_IO_FLUSHER, Linux 5.6
+constexpr std::string_view kKeeperOomScore = "-1000";
+constexpr std::string_view kServerOomScore = "-800";
+
+// Writes a kernel control file; false when it is not there or refuses.
+bool WriteControl(const char* path, std::string_view value) {
+  const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool written =
+      ::write(fd, value.data(), value.size()) == static_cast<ssize_t>(value.size());
+  ::close(fd);
+  return written;
+}
+
+struct Device {
+  uint32_t major = 0;
+  uint32_t minor = 0;
+  bool operator==(const Device&) const = default;
+};
+
+// The device that `dir` is on, without a request to any FUSE server for `dir` itself.
+std::optional<Device> DeviceOf(const std::string& dir) {
+  struct statx st{};
+  if (::statx(AT_FDCWD, dir.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0) {
+    return std::nullopt;
+  }
+  return Device{st.stx_dev_major, st.stx_dev_minor};
+}
+
+struct Mount {
+  std::string dir;
+  Device device;
+  UniqueFd fuse;
+  std::string init;  // the kernel's INIT request, for a later takeover
+  uint32_t read_ahead_kib = 0;
+  uint64_t max_dirty_bytes = 0;
+};
+
+class Keeper {
+ public:
+  explicit Keeper(const KeeperOptions& options) : options_(options) {}
+
+  int Run() {
+    if (!Prepare()) return 1;
+    Loop();
+    CleanUp();
+    return ExitCode();
+  }
+
+ private:
+  struct Worker {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> done;
+  };
+
+  bool Prepare() {
+    ::prctl(kPrSetIoFlusher, 1, 0, 0, 0);  // refused without CAP_SYS_RESOURCE: no matter
+    if (!WriteControl("/proc/self/oom_score_adj", kKeeperOomScore)) {
+      LogWarning("keeper_oom_score_unchanged");
+    }
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&set, signal);
+    ::sigprocmask(SIG_BLOCK, &set, nullptr);
+    signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_.valid()) {
+      LogError("keeper_signalfd_failed", {{"errno", errno}});
+      return false;
+    }
+    auto pair = Channel::MakePair();
+    if (!pair) {
+      LogError("keeper_socket_failed", {{"error", pair.error().ToString()}});
+      return false;
+    }
+    channel_ = std::move(pair->first);
+    return StartServer(std::move(pair->second));
+  }
+
+  bool StartServer(Channel end) {
+    std::vector<std::string> words = options_.server_command;
+    words.push_back("--keeper-fd");
+    words.push_back(fmt::format("{}", end.fd()));
+    server_pid_ = Spawn(words, end.fd(), end.fd(), kServerOomScore);
+    if (server_pid_ < 0) return false;
+    LogInfo("keeper_started_server", {{"pid", server_pid_}, {"program", words[0]}});
+    return true;
+  }
+
+  // Forks and execs; the child keeps `inherited` as fd `as`.
+  pid_t Spawn(const std::vector<std::string>& words, int inherited, int as, std::string_view oom) {
+    std::vector<char*> argv;
+    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    const pid_t pid = ::fork();
+    if (pid < 0) LogError("keeper_fork_failed", {{"errno", errno}});
+    if (pid != 0) return pid;
+    // The child of a process with threads: async-signal-safe calls only.
+    WriteControl("/proc/self/oom_score_adj", oom);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    if (inherited == as) {
+      ::fcntl(inherited, F_SETFD, 0);
+    } else {
+      ::dup2(inherited, as);
+    }
+    ::execvp(argv[0], argv.data());
+    const char* why = std::strerror(errno);
+    const char* const parts[] = {"cairn-keeper: cannot run ", argv[0], ": ", why, "\n"};
+    for (const char* part : parts) {
+      [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, part, std::strlen(part));
+    }
+    ::_exit(127);
+  }
+
+  void Loop() {
+    bool connected = true;
+    while (!server_exited_) {
+      pollfd fds[2] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+                       {.fd = connected ? channel_.fd() : -1, .events = POLLIN, .revents = 0}};
+      if (::poll(fds, 2, -1) < 0 && errno != EINTR) {
+        LogError("keeper_poll_failed", {{"errno", errno}});
+        ::kill(server_pid_, SIGTERM);
+        ::waitpid(server_pid_, &server_status_, 0);
+        return;
+      }
+      if (fds[0].revents != 0) HandleSignals();
+      if (fds[1].revents != 0) connected = HandleOneMessage();
+      JoinFinishedWorkers();
+    }
+  }
+
+  void HandleSignals() {
+    signalfd_siginfo info;
+    while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      if (info.ssi_signo == SIGCHLD) continue;
+      LogInfo("keeper_stopping_server", {{"signal", info.ssi_signo}});
+      ::kill(server_pid_, SIGTERM);
+    }
+    int status;
+    pid_t pid;
+    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
+      if (pid == server_pid_) {
+        server_exited_ = true;
+        server_status_ = status;
+      } else {
+        helpers_.erase(pid);
+      }
+    }
+  }
+
+  // False at the end of the stream: the server is about to exit.
+  bool HandleOneMessage() {
+    auto received = channel_.Receive();
+    if (!received) {
+      LogWarning("keeper_bad_message", {{"error", received.error().ToString()}});
+      return received.error().code() == ErrorCode::kInvalidArgument;
+    }
+    if (!*received) return false;
+    const Message& message = (*received)->message;
+    switch (static_cast<MessageType>(message.type)) {
+      case MessageType::kHello:
+        Reply(message, EncodePid(static_cast<uint32_t>(::getpid())));
+        break;
+      case MessageType::kMount:
+        HandleMount(message);
+        break;
+      case MessageType::kUnmount:
+        HandleUnmount(message);
+        break;
+      case MessageType::kStartBarrier:
+        HandleStartBarrier(message);
+        break;
+      case MessageType::kSaveInit:
+        HandleSaveInit(message);
+        break;
+      default:
+        Fail(message, EOPNOTSUPP, "no such message");
+    }
+    return true;
+  }
+
+  void Reply(const Message& request, std::string payload, int fd = -1) {
+    const Message reply{.type = static_cast<uint16_t>(request.type | kReplyBit),
+                        .id = request.id,
+                        .error = 0,
+                        .payload = std::move(payload)};
+    IgnoreError(channel_.Send(reply, fd), "the server is gone: its exit is handled by the loop");
+  }
+
+  void Fail(const Message& request, int error, std::string text) {
+    const Message reply{.type = static_cast<uint16_t>(request.type | kReplyBit),
+                        .id = request.id,
+                        .error = static_cast<uint32_t>(error),
+                        .payload = std::move(text)};
+    IgnoreError(channel_.Send(reply), "the server is gone: its exit is handled by the loop");
+  }
+
+  void HandleMount(const Message& message) {
+    const auto request = MountRequest::Decode(message.payload);
+    if (!request) return Fail(message, EPROTO, request.error().message());
+    const auto before = DeviceOf(request->dir);
+    if (!before) return Fail(message, errno, fmt::format("cannot mount on {}", request->dir));
+    {
+      MutexLock lock(mutex_);
+      for (const auto& [connection, mount] : mounts_) {
+        if (connection == request->connection || mount.device == *before) {
+          return Fail(message, EBUSY, fmt::format("{} is mounted already", request->dir));
+        }
+      }
+    }
+    UniqueFd fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+    if (!fuse.valid()) return Fail(message, errno, "cannot open /dev/fuse");
+    const uint32_t flags = request->flags;
+    std::string text = fmt::format("fd={},rootmode=40000,user_id=0,group_id=0", fuse.get());
+    if ((flags & MountRequest::kAllowOther) != 0) text += ",allow_other";
+    if ((flags & MountRequest::kDefaultPermissions) != 0) text += ",default_permissions";
+    if (request->max_read_bytes != 0) text += fmt::format(",max_read={}", request->max_read_bytes);
+    unsigned long mount_flags = 0;
+    if ((flags & MountRequest::kNoSuid) != 0) mount_flags |= MS_NOSUID;
+    if ((flags & MountRequest::kNoDev) != 0) mount_flags |= MS_NODEV;
+    if ((flags & MountRequest::kNoExec) != 0) mount_flags |= MS_NOEXEC;
+    if ((flags & MountRequest::kReadOnly) != 0) mount_flags |= MS_RDONLY;
+    const char* dir = request->dir.c_str();
+    if (::mount("cairn", dir, "fuse.cairn", mount_flags, text.c_str()) != 0) {
+      return Fail(message, errno, fmt::format("mount(2) on {}", request->dir));
+    }
+    const auto device = DeviceOf(request->dir);
+    if (!device || *device == *before) {
+      ::umount2(dir, MNT_DETACH | UMOUNT_NOFOLLOW);
+      return Fail(message, EIO, fmt::format("the mount on {} is not visible", request->dir));
+    }
+    const int fuse_fd = fuse.get();
+    {
+      MutexLock lock(mutex_);
+      mounts_[request->connection] = Mount{.dir = request->dir,
+                                           .device = *device,
+                                           .fuse = std::move(fuse),
+                                           .init = {},
+                                           .read_ahead_kib = request->read_ahead_kib,
+                                           .max_dirty_bytes = request->max_dirty_bytes};
+    }
+    LogInfo("keeper_mounted", {{"dir", request->dir}, {"device", device->minor}});
+    Reply(message,
+          MountReply{.device_major = device->major, .device_minor = device->minor}.Encode(),
+          fuse_fd);
+  }
+
+  void HandleUnmount(const Message& message) {
+    const auto request = UnmountRequest::Decode(message.payload);
+    if (!request) return Fail(message, EPROTO, request.error().message());
+    std::string dir;
+    Device device;
+    {
+      MutexLock lock(mutex_);
+      const auto found = mounts_.find(request->connection);
+      if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
+      dir = found->second.dir;
+      device = found->second.device;
+    }
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    std::thread thread([this, message, request = *request, dir, device, done] {
+      Unmount(message, request, dir, device);
+      done->store(true);
+    });
+    workers_.push_back(Worker{.thread = std::move(thread), .done = std::move(done)});
+  }
+
+  void Unmount(const Message& message, const UnmountRequest& request, const std::string& dir,
+               const Device& device) {
+    int error = 0;
+    if (DeviceOf(dir) == device) {  // otherwise somebody else has unmounted it already
+      if (::umount2(dir.c_str(), UMOUNT_NOFOLLOW) != 0) error = errno;
+      if (error == EBUSY && request.lazy) {
+        error = ::umount2(dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 ? errno : 0;
+      }
+    }
+    if (error != 0) return Fail(message, error, fmt::format("umount2(2) of {}", dir));
+    {
+      // Closes our copy of the fd. After a lazy unmount the server's copy carries the connection
+      // until the last file is closed.
+      MutexLock lock(mutex_);
+      mounts_.erase(request.connection);
+    }
+    LogInfo("keeper_unmounted", {{"dir", dir}});
+    Reply(message, {});
+  }
+
+  void HandleStartBarrier(const Message& message) {
+    auto pair = Channel::MakePair();
+    if (!pair) return Fail(message, pair.error().sys_errno(), pair.error().message());
+    const pid_t pid =
+        Spawn({options_.barrier_program}, pair->second.fd(), kBarrierHelperFd, kKeeperOomScore);
+    if (pid < 0) return Fail(message, EAGAIN, "cannot start the barrier helper");
+    helpers_.insert(pid);
+    Reply(message, EncodePid(static_cast<uint32_t>(pid)), pair->first.fd());
+  }
+
+  // INIT has been answered: from now on the bdi is ours to tune (the answer itself lowers its
+  // read-ahead).
+  void HandleSaveInit(const Message& message) {
+    auto request = SaveInitRequest::Decode(message.payload);
+    if (!request) return Fail(message, EPROTO, request.error().message());
+    {
+      MutexLock lock(mutex_);
+      const auto found = mounts_.find(request->connection);
+      if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
+      Mount& mount = found->second;
+      mount.init = std::move(request->init);
+      const std::string bdi =
+          fmt::format("/sys/class/bdi/{}:{}/", mount.device.major, mount.device.minor);
+      if (mount.read_ahead_kib != 0 &&
+          !WriteControl((bdi + "read_ahead_kb").c_str(), fmt::format("{}", mount.read_ahead_kib))) {
+        LogWarning("keeper_read_ahead_unchanged", {{"dir", mount.dir}});
+      }
+      if (mount.max_dirty_bytes != 0 &&
+          !WriteControl((bdi + "max_bytes").c_str(), fmt::format("{}", mount.max_dirty_bytes))) {
+        LogWarning("keeper_dirty_limit_unchanged", {{"dir", mount.dir}});
+      }
+    }
+    Reply(message, {});
+  }
+
+  void JoinFinishedWorkers() {
+    for (auto worker = workers_.begin(); worker != workers_.end();) {
+      if (!worker->done->load()) {
+        ++worker;
+        continue;
+      }
+      worker->thread.join();
+      worker = workers_.erase(worker);
+    }
+  }
+
+  void CleanUp() {
+    std::map<Id128, Mount> left;
+    {
+      MutexLock lock(mutex_);
+      left.swap(mounts_);
+    }
+    for (auto& [connection, mount] : left) {
+      LogWarning("keeper_aborting_connection", {{"dir", mount.dir}});
+      WriteControl(fmt::format("/sys/fs/fuse/connections/{}/abort", mount.device.minor).c_str(),
+                   "1");
+      mount.fuse.Reset();  // the last fd of the connection: aborts it where fusectl is not mounted
+      if (DeviceOf(mount.dir) == mount.device) {
+        ::umount2(mount.dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+      }
+    }
+    for (Worker& worker : workers_) worker.thread.join();
+    for (const pid_t pid : helpers_) ::kill(pid, SIGKILL);
+    for (const pid_t pid : helpers_) ::waitpid(pid, nullptr, 0);
+  }
+
+  int ExitCode() const {
+    if (WIFSIGNALED(server_status_)) {
+      LogError("keeper_server_killed", {{"signal", WTERMSIG(server_status_)}});
+      return 128 + WTERMSIG(server_status_);
+    }
+    return WEXITSTATUS(server_status_);
+  }
+
+  const KeeperOptions options_;
+  UniqueFd signals_;
+  Channel channel_;
+  pid_t server_pid_ = -1;
+  bool server_exited_ = false;
+  int server_status_ = 0;
+  std::set<pid_t> helpers_;
+  std::list<Worker> workers_;  // unmounts in flight; the loop's thread only
+
+  Mutex mutex_;
+  std::map<Id128, Mount> mounts_ GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+int RunKeeper(const KeeperOptions& options) { return Keeper(options).Run(); }
+
+}  // namespace cairn

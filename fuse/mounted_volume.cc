@@ -1,0 +1,121 @@
+// Mount: keeper mounts and sends the fd -> threads serve it -> INIT answered (its bytes go to the
+// keeper). Barrier: tell the server the helper's pid -> list the inodes with a writable open -> the
+// helper fsyncs each by handle. An open that is being answered while the list is made holds no data
+// yet; a close in progress has written back before its RELEASE. Unmount: umount2 in the keeper
+// writes back through our threads and ends the connection; the threads see ENODEV and are joined.
+//
+// This process never opens a path of its own mount: it could not exit any more (measured: D state
+// in fuse_flush).
+#include "fuse/mounted_volume.h"
+
+#include <utility>
+
+#include "store/base/log.h"
+
+namespace cairn {
+namespace {
+
+constexpr int64_t kInitTimeoutMs = 30'000;
+
+}  // namespace
+
+Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper, Volume& volume,
+                                                            const MountOptions& options) {
+  std::unique_ptr<MountedVolume> mounted(new MountedVolume(keeper, volume, options));
+  MountRequest& request = mounted->request_;
+  request.connection = Id128::Random();
+  request.dir = options.dir;
+  request.flags = (options.nosuid ? MountRequest::kNoSuid : 0u) |
+                  (options.nodev ? MountRequest::kNoDev : 0u) |
+                  (options.noexec ? MountRequest::kNoExec : 0u) |
+                  (options.read_only ? MountRequest::kReadOnly : 0u) |
+                  (options.allow_other ? MountRequest::kAllowOther : 0u) |
+                  (options.default_permissions ? MountRequest::kDefaultPermissions : 0u);
+  request.read_ahead_kib = options.read_ahead_kib;
+  request.max_dirty_bytes = options.max_dirty_bytes;
+  auto device = keeper.Mount(request);
+  if (!device) {
+    mounted->closed_.store(true);
+    MutexLock lock(mounted->unmount_mutex_);
+    mounted->stopped_ = true;
+    return std::unexpected(std::move(device).error());
+  }
+  mounted->device_.device_major = device->device_major;
+  mounted->device_.device_minor = device->device_minor;
+  CAIRN_TRY(mounted->Serve(std::move(device->fuse)));
+  return mounted;
+}
+
+Status MountedVolume::Serve(UniqueFd fuse) {
+  transport_ = std::make_unique<DeviceTransport>(
+      std::move(fuse), DeviceTransportOptions{.threads = options_.threads});
+  VolumeServerOptions server_options;
+  server_options.connection = request_.connection;
+  server_options.writeback_cache = options_.writeback_cache;
+  server_options.on_init = [this](std::string_view init) {
+    const Status saved = keeper_.SaveInit(request_.connection, init);
+    if (!saved) LogWarning("fuse_init_not_saved", {{"error", saved.error().ToString()}});
+  };
+  server_options.on_closed = [this] {
+    closed_.store(true);
+    if (options_.on_closed) options_.on_closed();
+  };
+  server_ = CAIRN_TRY(VolumeServer::Create(volume_, *transport_, server_options));
+  CAIRN_TRY(transport_->Start(*server_));
+  if (!server_->WaitForInit(kInitTimeoutMs)) {
+    return Err(ErrorCode::kUnavailable, "the kernel did not finish INIT of " + request_.dir);
+  }
+  return {};
+}
+
+MountedVolume::~MountedVolume() {
+  bool stopped;
+  {
+    MutexLock lock(unmount_mutex_);
+    stopped = stopped_;
+  }
+  if (stopped) return;
+  const Status unmounted = keeper_.Unmount(request_.connection, /*lazy=*/true);
+  if (!unmounted) LogWarning("fuse_unmount_failed", {{"error", unmounted.error().ToString()}});
+  Stop();
+}
+
+Status MountedVolume::Barrier() {
+  MutexLock lock(barrier_mutex_);
+  if (closed()) return Err(ErrorCode::kFailedPrecondition, dir() + " is not mounted any more");
+  std::unique_ptr<BarrierHelper> helper = CAIRN_TRY(keeper_.AcquireHelper());
+  server_->SetBarrierPid(helper->pid());
+  const std::vector<InodeNumber> inodes = volume_.WritableOpens();
+  const Status done =
+      helper->Run(request_, device_, volume_.rollback_epoch(), inodes, options_.barrier_timeout_ms);
+  server_->SetBarrierPid(0);
+  if (done || done.error().code() != ErrorCode::kUnavailable) {
+    keeper_.ReturnHelper(std::move(helper));
+  }
+  return done;
+}
+
+Status MountedVolume::Unmount(bool lazy) {
+  MutexLock lock(unmount_mutex_);
+  if (stopped_) return {};
+  if (lazy && !closed()) {
+    const Status flushed = Barrier();
+    if (!flushed)
+      LogWarning("fuse_lazy_unmount_unflushed", {{"error", flushed.error().ToString()}});
+  }
+  CAIRN_TRY(keeper_.Unmount(request_.connection, lazy));
+  Stop();
+  stopped_ = true;
+  return {};
+}
+
+void MountedVolume::Stop() {
+  MutexLock lock(barrier_mutex_);
+  if (transport_ != nullptr) transport_->Stop();
+  if (server_ != nullptr) server_->ReleaseLeftOpens();
+  closed_.store(true);
+  server_.reset();
+  transport_.reset();  // closes our fd: the last one, so a connection with open files ends here
+}
+
+}  // namespace cairn

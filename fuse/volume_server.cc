@@ -1,0 +1,318 @@
+// One request: remember its header for this thread -> FORGET and INTERRUPT need nothing (node ids
+// are stateless, no operation waits on a guest) -> TMPFILE and STATX are decoded here -> everything
+// else through libfuse into fuse/volume_ops.cc, whose reply comes back through SendFromCodec.
+//
+// INIT: libfuse answers; SendFromCodec adds FUSE_HANDLE_KILLPRIV_V2, which libfuse 3.14 does not
+// know. With it the kernel asks for security.capability once per inode instead of once per
+// write(2), and tells us when to clear setuid and setgid. Sources: fs/fuse/inode.c
+// (process_init_reply), fs/fuse/file.c (fuse_cache_write_iter), fs/fuse/dir.c (fuse_do_setattr,
+// fuse_tmpfile).
+#include "fuse/volume_server.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "fuse/errno_map.h"
+#include "fuse/kernel_abi.h"
+#include "fuse/volume_ops.h"
+#include "store/base/clock.h"
+#include "store/base/log.h"
+
+namespace cairn {
+namespace {
+
+constexpr int64_t kFailureLogIntervalNs = 100'000'000;
+
+fuse_attr AttrOf(InodeNumber ino, const Inode& inode) {
+  const struct stat st = StatOf(ino, inode);
+  fuse_attr attr{};
+  attr.ino = st.st_ino;
+  attr.size = static_cast<uint64_t>(st.st_size);
+  attr.blocks = static_cast<uint64_t>(st.st_blocks);
+  attr.atime = static_cast<uint64_t>(st.st_atim.tv_sec);
+  attr.mtime = static_cast<uint64_t>(st.st_mtim.tv_sec);
+  attr.ctime = static_cast<uint64_t>(st.st_ctim.tv_sec);
+  attr.atimensec = static_cast<uint32_t>(st.st_atim.tv_nsec);
+  attr.mtimensec = static_cast<uint32_t>(st.st_mtim.tv_nsec);
+  attr.ctimensec = static_cast<uint32_t>(st.st_ctim.tv_nsec);
+  attr.mode = st.st_mode;
+  attr.nlink = static_cast<uint32_t>(st.st_nlink);
+  attr.uid = st.st_uid;
+  attr.gid = st.st_gid;
+  attr.rdev = static_cast<uint32_t>(st.st_rdev);
+  attr.blksize = static_cast<uint32_t>(st.st_blksize);
+  return attr;
+}
+
+FuseSxTime SxTimeOf(const TimeSpec& time) {
+  return {.seconds = time.seconds, .nanoseconds = time.nanoseconds, .reserved = 0};
+}
+
+}  // namespace
+
+struct stat StatOf(InodeNumber ino, const Inode& inode) {
+  struct stat st{};
+  st.st_ino = ino;
+  st.st_mode = inode.mode;
+  st.st_nlink = inode.nlink;
+  st.st_uid = inode.uid;
+  st.st_gid = inode.gid;
+  st.st_rdev = inode.rdev;
+  st.st_size = static_cast<off_t>(inode.size_bytes);
+  st.st_blksize = kPageBytes;
+  st.st_blocks = static_cast<blkcnt_t>(inode.allocated_bytes / 512);
+  st.st_atim = {.tv_sec = inode.atime.seconds, .tv_nsec = inode.atime.nanoseconds};
+  st.st_mtim = {.tv_sec = inode.mtime.seconds, .tv_nsec = inode.mtime.nanoseconds};
+  st.st_ctim = {.tv_sec = inode.ctime.seconds, .tv_nsec = inode.ctime.nanoseconds};
+  return st;
+}
+
+OpContext ContextOf(const FuseRequest& request, const Id128& connection) {
+  OpContext context{.uid = request.uid, .gid = request.gid, .request = {}};
+  context.request.connection = connection;
+  context.request.unique = request.unique;
+  context.request.opcode = request.opcode;
+  context.request.reply_floor = request.reply_floor;
+  return context;
+}
+
+const FuseRequest*& CurrentRequest() {
+  static thread_local const FuseRequest* current = nullptr;
+  return current;
+}
+
+Result<std::unique_ptr<VolumeServer>> VolumeServer::Create(Volume& volume, Transport& transport,
+                                                           const VolumeServerOptions& options) {
+  std::unique_ptr<VolumeServer> server(new VolumeServer(volume, transport, options));
+  char program[] = "cairn";
+  char* argv[] = {program, nullptr};
+  fuse_args args = FUSE_ARGS_INIT(1, argv);
+  const fuse_lowlevel_ops& ops = VolumeOps::Table(options.writeback_cache);
+  server->session_ = fuse_session_new(&args, &ops, sizeof ops, server.get());
+  fuse_opt_free_args(&args);
+  if (server->session_ == nullptr) return Err(ErrorCode::kInternal, "fuse_session_new failed");
+  // The session gets its requests from HandleRequest and wants an fd that it may close.
+  const int placeholder = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (placeholder < 0) return ErrErrno(errno, "open /dev/null");
+  fuse_custom_io io{};
+  io.read = [](int, void*, size_t, void*) -> ssize_t {
+    errno = ENODEV;
+    return -1;
+  };
+  io.writev = [](int, struct iovec* iov, int count, void* self) -> ssize_t {
+    const int error = static_cast<VolumeServer*>(self)->SendFromCodec(iov, count);
+    if (error == 0) return 0;
+    errno = error;
+    return -1;
+  };
+  const int failed = fuse_session_custom_io(server->session_, &io, placeholder);
+  if (failed != 0) {
+    ::close(placeholder);
+    return Err(ErrorCode::kInternal, "fuse_session_custom_io failed", -failed);
+  }
+  return server;
+}
+
+VolumeServer::~VolumeServer() {
+  if (session_ != nullptr) fuse_session_destroy(session_);
+}
+
+void VolumeServer::HandleRequest(const FuseRequest& request) {
+  CurrentRequest() = &request;
+  switch (request.opcode) {
+    case FUSE_FORGET:
+    case FUSE_BATCH_FORGET:
+    case FUSE_INTERRUPT:
+      break;
+    case FUSE_INIT:
+      HandleInit(request);
+      break;
+    case kFuseTmpFile:
+      HandleTmpFile(request);
+      break;
+    case kFuseStatx:
+      HandleStatx(request);
+      break;
+    default: {
+      fuse_buf buffer{};
+      buffer.size = request.bytes.size();
+      buffer.mem = request.bytes.data();
+      fuse_session_process_buf(session_, &buffer);
+    }
+  }
+  CurrentRequest() = nullptr;
+}
+
+void VolumeServer::HandleClosed() {
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  if (options_.on_closed) options_.on_closed();
+}
+
+void VolumeServer::HandleInit(const FuseRequest& request) {
+  const std::string init(request.bytes.data(), request.bytes.size());
+  fuse_buf buffer{};
+  buffer.size = request.bytes.size();
+  buffer.mem = request.bytes.data();
+  fuse_session_process_buf(session_, &buffer);
+  {
+    MutexLock lock(mutex_);
+    if (initialized_) return;
+    initialized_ = true;
+    changed_.NotifyAll();
+  }
+  if (options_.on_init) options_.on_init(init);
+}
+
+bool VolumeServer::WaitForInit(int64_t timeout_ms) {
+  const int64_t deadline_ms = SystemClock().MonotonicNs() / 1'000'000 + timeout_ms;
+  MutexLock lock(mutex_);
+  while (!initialized_ && !closed_) {
+    const int64_t left_ms = deadline_ms - SystemClock().MonotonicNs() / 1'000'000;
+    if (left_ms <= 0) return false;
+    changed_.WaitFor(mutex_, left_ms);
+  }
+  return initialized_;
+}
+
+int VolumeServer::SendFromCodec(struct iovec* iov, int count) {
+  const FuseRequest* request = CurrentRequest();
+  if (request != nullptr && request->opcode == FUSE_INIT && count == 2 &&
+      iov[1].iov_len == sizeof(fuse_init_out) &&
+      request->bytes.size() >= sizeof(fuse_in_header) + offsetof(fuse_init_in, unused)) {
+    fuse_init_in asked{};
+    std::memcpy(&asked, request->bytes.data() + sizeof(fuse_in_header),
+                std::min(sizeof asked, request->bytes.size() - sizeof(fuse_in_header)));
+    auto* answer = static_cast<fuse_init_out*>(iov[1].iov_base);
+    answer->flags |= asked.flags & FUSE_HANDLE_KILLPRIV_V2;
+  }
+  const int error = transport_.Send({iov, static_cast<size_t>(count)});
+  if (error != 0 && error != ENOENT && error != ENODEV) {
+    LogError("fuse_reply_failed",
+             {{"errno", error}, {"opcode", request != nullptr ? request->opcode : 0}});
+  }
+  return error == 0 || error == ENOENT ? error : ENOENT;  // libfuse prints others to stderr
+}
+
+void VolumeServer::ReplyError(const FuseRequest& request, int error) {
+  fuse_out_header header{.len = sizeof(fuse_out_header), .error = -error, .unique = request.unique};
+  const iovec iov{.iov_base = &header, .iov_len = sizeof header};
+  transport_.Send({&iov, 1});
+}
+
+// O_TMPFILE: fuse_create_in and a name that means nothing; the reply is CREATE's.
+void VolumeServer::HandleTmpFile(const FuseRequest& request) {
+  fuse_create_in in;
+  if (request.bytes.size() < sizeof(fuse_in_header) + sizeof in) return ReplyError(request, EINVAL);
+  std::memcpy(&in, request.bytes.data() + sizeof(fuse_in_header), sizeof in);
+  const OpContext context = ContextOf(request, options_.connection);
+  const uint32_t mode = S_IFREG | (in.mode & 07777);
+  const Result<NamedInode> made = volume_.CreateUnnamed(context, request.node, mode);
+  if (!made) return ReplyError(request, Failed(made.error()));
+  CountOpen(made->ino, true);  // O_TMPFILE demands write access
+  struct {
+    fuse_out_header header;
+    fuse_entry_out entry;
+    fuse_open_out open;
+  } reply{};
+  reply.header = {.len = sizeof reply, .error = 0, .unique = request.unique};
+  reply.entry.nodeid = made->ino;
+  reply.entry.generation = volume_.rollback_epoch();
+  reply.entry.entry_valid = kForeverSeconds;
+  reply.entry.attr_valid = kForeverSeconds;
+  reply.entry.attr = AttrOf(made->ino, made->inode);
+  reply.open.fh = static_cast<uint64_t>(Handle::kWriter);
+  reply.open.open_flags = FOPEN_KEEP_CACHE;
+  const iovec iov{.iov_base = &reply, .iov_len = sizeof reply};
+  if (transport_.Send({&iov, 1}) == 0) return;
+  UncountOpen(made->ino, true);
+  IgnoreError(volume_.ReleaseInode({}, made->ino, true), "nobody holds what was not answered");
+}
+
+void VolumeServer::HandleStatx(const FuseRequest& request) {
+  const Result<Inode> inode = volume_.GetAttributes(request.node);
+  if (!inode) return ReplyError(request, Failed(inode.error()));
+  struct {
+    fuse_out_header header;
+    FuseStatxOut body;
+  } reply{};
+  reply.header = {.len = sizeof reply, .error = 0, .unique = request.unique};
+  reply.body.attr_valid = kForeverSeconds;
+  FuseStatx& stat = reply.body.stat;
+  stat.mask = STATX_BASIC_STATS | STATX_BTIME;
+  stat.blksize = kPageBytes;
+  stat.nlink = inode->nlink;
+  stat.uid = inode->uid;
+  stat.gid = inode->gid;
+  stat.mode = static_cast<uint16_t>(inode->mode);
+  stat.ino = request.node;
+  stat.size = inode->size_bytes;
+  stat.blocks = inode->allocated_bytes / 512;
+  stat.atime = SxTimeOf(inode->atime);
+  stat.btime = SxTimeOf(inode->btime);
+  stat.ctime = SxTimeOf(inode->ctime);
+  stat.mtime = SxTimeOf(inode->mtime);
+  stat.rdev_major = gnu_dev_major(inode->rdev);
+  stat.rdev_minor = gnu_dev_minor(inode->rdev);
+  const iovec iov{.iov_base = &reply, .iov_len = sizeof reply};
+  transport_.Send({&iov, 1});
+}
+
+void VolumeServer::CountOpen(InodeNumber ino, bool writable) {
+  MutexLock lock(opens_mutex_);
+  OpenCount& count = opens_[ino];
+  ++(writable ? count.writers : count.readers);
+}
+
+void VolumeServer::UncountOpen(InodeNumber ino, bool writable) {
+  MutexLock lock(opens_mutex_);
+  const auto found = opens_.find(ino);
+  if (found == opens_.end()) return;
+  uint32_t& count = writable ? found->second.writers : found->second.readers;
+  if (count > 0) --count;
+  if (found->second.readers == 0 && found->second.writers == 0) opens_.erase(found);
+}
+
+void VolumeServer::ReleaseLeftOpens() {
+  std::unordered_map<InodeNumber, OpenCount> left;
+  {
+    MutexLock lock(opens_mutex_);
+    left.swap(opens_);
+  }
+  for (const auto& [ino, count] : left) {
+    for (uint32_t i = 0; i < count.readers + count.writers; ++i) {
+      const Status released = volume_.ReleaseInode({}, ino, i >= count.readers);
+      if (!released) LogWarning("fuse_release_failed", {{"error", released.error().ToString()}});
+    }
+  }
+}
+
+int VolumeServer::Failed(const Error& error) {
+  if (error.code() == ErrorCode::kDataLoss ||
+      (error.code() == ErrorCode::kInternal && !error.message().empty())) {
+    const int64_t now_ns = SystemClock().MonotonicNs();
+    int64_t last_ns = last_failure_log_ns_.load();
+    if (now_ns - last_ns >= kFailureLogIntervalNs &&
+        last_failure_log_ns_.compare_exchange_strong(last_ns, now_ns)) {
+      const FuseRequest* request = CurrentRequest();
+      LogError("fuse_operation_failed", {{"volume", volume_.id().ToHex()},
+                                         {"opcode", request != nullptr ? request->opcode : 0},
+                                         {"inode", request != nullptr ? request->node : 0},
+                                         {"error", error.ToString()}});
+    }
+  }
+  return ErrnoOf(error);
+}
+
+}  // namespace cairn

@@ -1,0 +1,94 @@
+// VolumeServer: answers FUSE requests from a Volume. libfuse's low-level API is the codec (one
+// fuse_session over our own transport); what libfuse 3.14 cannot decode (TMPFILE, STATX, the
+// killpriv v2 bits) is decoded here before it.
+//
+// What the kernel is told: node id = inode number, generation = rollback_epoch, infinite entry,
+// attribute and negative timeouts, cached directories, writeback cache. One kernel owns the volume,
+// so nothing is ever invalidated from here.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "fuse/transport.h"
+#include "store/base/error.h"
+#include "store/base/id128.h"
+#include "store/base/mutex.h"
+#include "volume/volume.h"
+
+struct fuse_session;
+
+namespace cairn {
+
+struct VolumeServerOptions {
+  Id128 connection;  // into the reply record of every change
+  bool writeback_cache = true;
+  std::function<void(std::string_view init)>
+      on_init;                      // INIT has been answered; called on a transport thread
+  std::function<void()> on_closed;  // the connection has ended; called on a transport thread
+};
+
+// Thread-safe. Volume and transport outlive it; the transport is stopped before it is destroyed.
+class VolumeServer final : public FuseRequestHandler {
+ public:
+  static Result<std::unique_ptr<VolumeServer>> Create(Volume& volume, Transport& transport,
+                                                      const VolumeServerOptions& options);
+  ~VolumeServer() override;
+
+  void HandleRequest(const FuseRequest& request) override;
+  void HandleClosed() override;
+
+  // While set (not 0), FSYNC of that pid is answered at once and its OPENs leave no trace in the
+  // volume: the barrier's rule.
+  void SetBarrierPid(uint32_t pid) { barrier_pid_.store(pid); }
+
+  // Gives back to the volume the opens that the kernel never released (an aborted connection).
+  // After the transport has stopped.
+  void ReleaseLeftOpens();
+
+  // True once INIT has been answered; waits up to `timeout_ms`. False also when the connection has
+  // ended before.
+  bool WaitForInit(int64_t timeout_ms);
+
+ private:
+  friend struct VolumeOps;
+  struct OpenCount {
+    uint32_t readers = 0;
+    uint32_t writers = 0;
+  };
+
+  VolumeServer(Volume& volume, Transport& transport, const VolumeServerOptions& options)
+      : volume_(volume), transport_(transport), options_(options) {}
+
+  void HandleTmpFile(const FuseRequest& request);
+  void HandleStatx(const FuseRequest& request);
+  void HandleInit(const FuseRequest& request);
+  void ReplyError(const FuseRequest& request, int error);
+  int SendFromCodec(struct iovec* iov, int count);
+  void CountOpen(InodeNumber ino, bool writable);
+  void UncountOpen(InodeNumber ino, bool writable);
+  // The errno of an error; logs what is not a caller's doing.
+  int Failed(const Error& error);
+
+  Volume& volume_;
+  Transport& transport_;
+  const VolumeServerOptions options_;
+  fuse_session* session_ = nullptr;
+  std::atomic<uint32_t> barrier_pid_{0};
+  std::atomic<int64_t> last_failure_log_ns_{0};
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool initialized_ GUARDED_BY(mutex_) = false;
+  bool closed_ GUARDED_BY(mutex_) = false;
+
+  Mutex opens_mutex_;
+  std::unordered_map<InodeNumber, OpenCount> opens_ GUARDED_BY(opens_mutex_);
+};
+
+}  // namespace cairn
