@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <set>
@@ -43,8 +44,9 @@ struct WindowRange {
   uint32_t end = 0;
 };
 
+// `bytes` is not empty. memcmp with itself, one byte on: at memory speed.
 bool IsZero(std::string_view bytes) {
-  return bytes.find_first_not_of('\0') == std::string_view::npos;
+  return bytes[0] == '\0' && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
 }
 
 class Sealer {

@@ -1,0 +1,232 @@
+// CaptureMemoryImage: memory file and device state -> blocks.
+//
+// Order of steps: walk the memory file's data ranges (lseek(2) SEEK_DATA and SEEK_HOLE; a file
+// system that knows no holes reports one range) in reads of 1 MiB aligned to chunks -> for each
+// chunk find its non-zero pages, put them as one block, note mask and reference in the map of its
+// 64 MiB -> put each map when its last chunk is past -> device state -> head. A chunk that the
+// realm has already costs its address and nothing more. Invariant: chunks are taken in ascending
+// order, each at most once.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "snapshot/memory_digest_internal.h"
+#include "snapshot/memory_image.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kReadBytes = 1 << 20;
+constexpr uint64_t kMapBytes = uint64_t{kMemoryChunkBytes} * kMemoryMapSlots;
+
+// `bytes` is not empty. memcmp with itself, one byte on: at memory speed.
+bool IsZero(std::string_view bytes) {
+  return bytes[0] == '\0' && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
+}
+
+Result<uint64_t> SizeOf(int fd, const char* what) {
+  struct stat st{};
+  if (fstat(fd, &st) != 0) return ErrErrno(errno, std::string("stat of the ") + what);
+  if (!S_ISREG(st.st_mode)) {
+    return Err(ErrorCode::kInvalidArgument, std::string(what) + " is not a regular file");
+  }
+  return static_cast<uint64_t>(st.st_size);
+}
+
+// All of `out`, which lies inside the file as it was when its size was taken.
+Status ReadExactly(int fd, uint64_t offset, std::span<char> out, const char* what) {
+  size_t done = 0;
+  while (done < out.size()) {
+    const ssize_t n =
+        pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrErrno(errno, std::string("read of the ") + what);
+    if (n == 0) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 std::string(what) + " shrank while it was captured: is the VM stopped?");
+    }
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+class Capture {
+ public:
+  Capture(int memory_fd, WriteSession& session, const CaptureOptions& options, MemoryImage& head)
+      : fd_(memory_fd),
+        session_(session),
+        options_(options),
+        head_(head),
+        digest_(head.memory_bytes),
+        buffer_(kReadBytes, '\0') {
+    head_.maps.resize((head_.memory_bytes + kMapBytes - 1) / kMapBytes);
+  }
+
+  Status Run() {
+    uint64_t at = 0;  // a multiple of the chunk size; what lies before is done
+    while (at < head_.memory_bytes) {
+      const off_t data = lseek(fd_, static_cast<off_t>(at), SEEK_DATA);
+      if (data < 0 && errno == ENXIO) break;  // only holes from here
+      uint64_t begin = at;
+      uint64_t end = head_.memory_bytes;
+      if (data >= 0) {
+        const off_t hole = lseek(fd_, data, SEEK_HOLE);
+        if (hole < 0) return ErrErrno(errno, "SEEK_HOLE in the memory file");
+        begin = static_cast<uint64_t>(data) / kMemoryChunkBytes * kMemoryChunkBytes;
+        end = (static_cast<uint64_t>(hole) + kMemoryChunkBytes - 1) / kMemoryChunkBytes *
+              kMemoryChunkBytes;
+        end = std::min(end, head_.memory_bytes);
+      } else if (errno != EINVAL && errno != EOPNOTSUPP) {
+        return ErrErrno(errno, "SEEK_DATA in the memory file");
+      }
+      CAIRN_TRY(TakeRange(begin, end));
+      at = (end + kMemoryChunkBytes - 1) / kMemoryChunkBytes * kMemoryChunkBytes;
+    }
+    CAIRN_TRY(FinishMap());
+    head_.memory_digest = digest_.Finish();
+    return {};
+  }
+
+  uint64_t read_bytes() const { return read_bytes_; }
+
+ private:
+  Status TakeRange(uint64_t begin, uint64_t end) {
+    for (uint64_t at = begin; at < end; at += kReadBytes) {
+      const size_t length = std::min(kReadBytes, end - at);
+      CAIRN_TRY(ReadExactly(fd_, at, std::span<char>(buffer_).first(length), "memory file"));
+      read_bytes_ += length;
+      const std::string_view bytes(buffer_.data(), length);
+      for (size_t from = 0; from < length; from += kMemoryChunkBytes) {
+        CAIRN_TRY(
+            TakeChunk((at + from) / kMemoryChunkBytes, bytes.substr(from, kMemoryChunkBytes)));
+      }
+    }
+    return {};
+  }
+
+  Status TakeChunk(uint64_t index, std::string_view bytes) {
+    uint16_t pages = 0;
+    std::string plain;
+    for (size_t from = 0; from < bytes.size(); from += kMemoryPageBytes) {
+      const std::string_view page = bytes.substr(from, kMemoryPageBytes);
+      if (IsZero(page)) continue;
+      pages |= static_cast<uint16_t>(1u << (from / kMemoryPageBytes));
+      plain.append(page);
+    }
+    if (pages == 0) return {};
+    const BlockRef ref = CAIRN_TRY(session_.Put(BlockKind::kMemory, plain, options_.compression));
+    digest_.AddChunk(index, pages, ref.address);
+    ++head_.nonzero_chunks;
+    head_.nonzero_pages += static_cast<uint64_t>(std::popcount(pages));
+
+    const size_t map_index = index / kMemoryMapSlots;
+    if (map_.pages.empty() || map_index != map_index_) {
+      CAIRN_TRY(FinishMap());
+      map_index_ = map_index;
+      const uint64_t chunks_left =
+          (head_.memory_bytes - map_index * kMapBytes + kMemoryChunkBytes - 1) / kMemoryChunkBytes;
+      const size_t slots = std::min<uint64_t>(kMemoryMapSlots, chunks_left);
+      map_.pages.assign(slots, 0);
+      map_.chunks.assign(slots, std::nullopt);
+    }
+    map_.pages[index % kMemoryMapSlots] = pages;
+    map_.chunks[index % kMemoryMapSlots] = ref;
+    return {};
+  }
+
+  Status FinishMap() {
+    if (map_.pages.empty()) return {};
+    head_.maps[map_index_] =
+        CAIRN_TRY(session_.Put(BlockKind::kMemoryMap, map_.Encode(), options_.compression));
+    map_ = {};
+    return {};
+  }
+
+  const int fd_;
+  WriteSession& session_;
+  const CaptureOptions& options_;
+  MemoryImage& head_;
+  MemoryDigest digest_;
+  std::string buffer_;
+  MemoryMap map_;  // of map_index_, being filled; empty: none
+  size_t map_index_ = 0;
+  uint64_t read_bytes_ = 0;
+};
+
+Status CaptureVmState(int fd, WriteSession& session, const CaptureOptions& options,
+                      MemoryImage& head) {
+  Sha256 sha;
+  std::string buffer;
+  for (uint64_t at = 0; at < head.vmstate_bytes; at += kMemoryChunkBytes) {
+    buffer.resize(std::min<uint64_t>(kMemoryChunkBytes, head.vmstate_bytes - at));
+    CAIRN_TRY(ReadExactly(fd, at, std::span<char>(buffer), "device state"));
+    sha.Add(buffer);
+    head.vmstate_blocks.push_back(
+        CAIRN_TRY(session.Put(BlockKind::kMemory, buffer, options.compression)));
+  }
+  head.vmstate_sha256 = sha.Finish();
+  return {};
+}
+
+Status CheckRegions(const std::vector<MemoryRegion>& regions, uint64_t memory_bytes) {
+  if (regions.size() > kMaxMemoryRegions) {
+    return Err(ErrorCode::kInvalidArgument, "too many memory regions");
+  }
+  for (const MemoryRegion& region : regions) {
+    if (region.name.empty() || region.name.size() > kMaxMemoryRegionNameBytes) {
+      return Err(ErrorCode::kInvalidArgument, "memory region needs a name of 1 to 255 bytes");
+    }
+    if (region.file_offset > memory_bytes ||
+        region.length_bytes > memory_bytes - region.file_offset) {
+      return Err(ErrorCode::kInvalidArgument,
+                 "memory region " + region.name + " lies outside the memory file");
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<CaptureResult> CaptureMemoryImage(int memory_fd, int vmstate_fd, WriteSession& session,
+                                         const CaptureOptions& options) {
+  CaptureResult result;
+  MemoryImage& head = result.head;
+  head.memory_bytes = CAIRN_TRY(SizeOf(memory_fd, "memory file"));
+  if (vmstate_fd >= 0) head.vmstate_bytes = CAIRN_TRY(SizeOf(vmstate_fd, "device state"));
+  if (head.memory_bytes > kMaxMemoryBytes) {
+    return Err(ErrorCode::kInvalidArgument, "memory file is over 1 TiB");
+  }
+  if (head.vmstate_bytes > kMaxVmStateBytes) {
+    return Err(ErrorCode::kInvalidArgument, "device state is over 256 MiB");
+  }
+  CAIRN_TRY(CheckRegions(options.regions, head.memory_bytes));
+  head.regions = options.regions;
+  if (head.regions.empty() && head.memory_bytes > 0) {
+    head.regions = {{.name = "ram", .length_bytes = head.memory_bytes}};
+  }
+  head.vm_generation_id = options.vm_generation_id;
+  head.restore_count = options.restore_count;
+  head.parent = options.parent;
+
+  Capture capture(memory_fd, session, options, head);
+  CAIRN_TRY(capture.Run());
+  result.read_bytes = capture.read_bytes();
+  CAIRN_TRY(CaptureVmState(vmstate_fd, session, options, head));
+  if (CAIRN_TRY(SizeOf(memory_fd, "memory file")) != head.memory_bytes) {
+    return Err(ErrorCode::kFailedPrecondition,
+               "memory file changed its size while it was captured: is the VM stopped?");
+  }
+  const std::string plain = head.Encode();
+  if (auto decoded = MemoryImage::Decode(plain); !decoded) {
+    return Err(ErrorCode::kInternal, "encoded " + decoded.error().message());
+  }
+  result.image = CAIRN_TRY(session.Put(BlockKind::kMemoryImage, plain, options.compression));
+  return result;
+}
+
+}  // namespace cairn
