@@ -111,6 +111,7 @@ Status MountedVolume::Unmount(bool lazy) {
 
 void MountedVolume::Stop() {
   MutexLock lock(barrier_mutex_);
+  if (server_ != nullptr) server_->StopFlusher();
   if (transport_ != nullptr) transport_->Stop();
   if (server_ != nullptr) server_->ReleaseLeftOpens();
   closed_.store(true);

@@ -28,12 +28,15 @@ struct FuseRequest {
   uint64_t reply_floor = 0;  // see Transport
   std::span<char> bytes;     // header and body as the kernel wrote them
   std::span<char> scratch;   // room for a reply's payload (max_write bytes), the thread's own
+
+  // What the reply must carry: the number as it came.
+  uint64_t reply_unique() const { return resent ? unique | uint64_t{1} << 63 : unique; }
 };
 
 class FuseRequestHandler {
  public:
   virtual ~FuseRequestHandler() = default;
-  // Called on many threads at once. Answers through Transport::Reply before it returns, or not at
+  // Called on many threads at once. Answers through Transport::Send before it returns, or not at
   // all where FUSE wants no reply.
   virtual void HandleRequest(const FuseRequest& request) = 0;
   // Called once, on one of the threads, when no request will come any more (unmounted, aborted,

@@ -266,6 +266,13 @@ struct VolumeOps::Impl {
       return;
     }
     const auto from = static_cast<uint64_t>(offset);
+    if (!Self(req).MayBeDirty(ino)) return SeekNow(req, ino, from, whence);
+    Self(req).seek_flusher_.FlushThen(ino, from, [req, ino, from, whence](bool flushed) {
+      if (flushed) return SeekNow(req, ino, from, whence);
+      fuse_reply_err(req, EIO);
+    });
+  }
+  static void SeekNow(fuse_req_t req, InodeNumber ino, uint64_t from, int whence) {
     const Result<uint64_t> found =
         whence == SEEK_DATA ? VolumeOf(req).SeekData(ino, from) : VolumeOf(req).SeekHole(ino, from);
     if (!found) return ReplyError(req, found.error());

@@ -2,11 +2,11 @@
 // are stateless, no operation waits on a guest) -> TMPFILE and STATX are decoded here -> everything
 // else through libfuse into fuse/volume_ops.cc, whose reply comes back through SendFromCodec.
 //
-// INIT: libfuse answers; SendFromCodec adds FUSE_HANDLE_KILLPRIV_V2, which libfuse 3.14 does not
-// know. With it the kernel asks for security.capability once per inode instead of once per
-// write(2), and tells us when to clear setuid and setgid. Sources: fs/fuse/inode.c
-// (process_init_reply), fs/fuse/file.c (fuse_cache_write_iter), fs/fuse/dir.c (fuse_do_setattr,
-// fuse_tmpfile).
+// INIT: libfuse answers; SendFromCodec adds two flags. FUSE_HANDLE_KILLPRIV_V2 is not known to
+// libfuse 3.14: with it the kernel asks for security.capability once per inode instead of once per
+// write(2), and tells us when to clear setuid and setgid. FUSE_PARALLEL_DIROPS is known to it,
+// wanted by default, and never sent. Sources: fs/fuse/inode.c (process_init_reply), fs/fuse/file.c
+// (fuse_cache_write_iter), fs/fuse/dir.c (fuse_do_setattr, fuse_tmpfile).
 #include "fuse/volume_server.h"
 
 #include <fcntl.h>
@@ -30,6 +30,7 @@ namespace cairn {
 namespace {
 
 constexpr int64_t kFailureLogIntervalNs = 100'000'000;
+constexpr uint32_t kFlagsThatLibfuseForgets = FUSE_HANDLE_KILLPRIV_V2 | FUSE_PARALLEL_DIROPS;
 
 fuse_attr AttrOf(InodeNumber ino, const Inode& inode) {
   const struct stat st = StatOf(ino, inode);
@@ -122,6 +123,7 @@ Result<std::unique_ptr<VolumeServer>> VolumeServer::Create(Volume& volume, Trans
 }
 
 VolumeServer::~VolumeServer() {
+  seek_flusher_.Stop();
   if (session_ != nullptr) fuse_session_destroy(session_);
 }
 
@@ -195,7 +197,7 @@ int VolumeServer::SendFromCodec(struct iovec* iov, int count) {
     std::memcpy(&asked, request->bytes.data() + sizeof(fuse_in_header),
                 std::min(sizeof asked, request->bytes.size() - sizeof(fuse_in_header)));
     auto* answer = static_cast<fuse_init_out*>(iov[1].iov_base);
-    answer->flags |= asked.flags & FUSE_HANDLE_KILLPRIV_V2;
+    answer->flags |= asked.flags & kFlagsThatLibfuseForgets;
   }
   const int error = transport_.Send({iov, static_cast<size_t>(count)});
   if (error != 0 && error != ENOENT && error != ENODEV) {
@@ -206,7 +208,8 @@ int VolumeServer::SendFromCodec(struct iovec* iov, int count) {
 }
 
 void VolumeServer::ReplyError(const FuseRequest& request, int error) {
-  fuse_out_header header{.len = sizeof(fuse_out_header), .error = -error, .unique = request.unique};
+  fuse_out_header header{
+      .len = sizeof(fuse_out_header), .error = -error, .unique = request.reply_unique()};
   const iovec iov{.iov_base = &header, .iov_len = sizeof header};
   transport_.Send({&iov, 1});
 }
@@ -226,7 +229,7 @@ void VolumeServer::HandleTmpFile(const FuseRequest& request) {
     fuse_entry_out entry;
     fuse_open_out open;
   } reply{};
-  reply.header = {.len = sizeof reply, .error = 0, .unique = request.unique};
+  reply.header = {.len = sizeof reply, .error = 0, .unique = request.reply_unique()};
   reply.entry.nodeid = made->ino;
   reply.entry.generation = volume_.rollback_epoch();
   reply.entry.entry_valid = kForeverSeconds;
@@ -247,7 +250,7 @@ void VolumeServer::HandleStatx(const FuseRequest& request) {
     fuse_out_header header;
     FuseStatxOut body;
   } reply{};
-  reply.header = {.len = sizeof reply, .error = 0, .unique = request.unique};
+  reply.header = {.len = sizeof reply, .error = 0, .unique = request.reply_unique()};
   reply.body.attr_valid = kForeverSeconds;
   FuseStatx& stat = reply.body.stat;
   stat.mask = STATX_BASIC_STATS | STATX_BTIME;
@@ -282,6 +285,13 @@ void VolumeServer::UncountOpen(InodeNumber ino, bool writable) {
   uint32_t& count = writable ? found->second.writers : found->second.readers;
   if (count > 0) --count;
   if (found->second.readers == 0 && found->second.writers == 0) opens_.erase(found);
+}
+
+bool VolumeServer::MayBeDirty(InodeNumber ino) {
+  if (!options_.writeback_cache) return false;
+  MutexLock lock(opens_mutex_);
+  const auto found = opens_.find(ino);
+  return found != opens_.end() && found->second.writers > 0;
 }
 
 void VolumeServer::ReleaseLeftOpens() {

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "fuse/seek_flusher.h"
 #include "fuse/transport.h"
 #include "store/base/error.h"
 #include "store/base/id128.h"
@@ -47,6 +48,9 @@ class VolumeServer final : public FuseRequestHandler {
   // volume: the barrier's rule.
   void SetBarrierPid(uint32_t pid) { barrier_pid_.store(pid); }
 
+  // Ends what answers later than HandleRequest returns. Before the transport stops.
+  void StopFlusher() { seek_flusher_.Stop(); }
+
   // Gives back to the volume the opens that the kernel never released (an aborted connection).
   // After the transport has stopped.
   void ReleaseLeftOpens();
@@ -63,7 +67,7 @@ class VolumeServer final : public FuseRequestHandler {
   };
 
   VolumeServer(Volume& volume, Transport& transport, const VolumeServerOptions& options)
-      : volume_(volume), transport_(transport), options_(options) {}
+      : volume_(volume), transport_(transport), options_(options), seek_flusher_(transport) {}
 
   void HandleTmpFile(const FuseRequest& request);
   void HandleStatx(const FuseRequest& request);
@@ -72,6 +76,7 @@ class VolumeServer final : public FuseRequestHandler {
   int SendFromCodec(struct iovec* iov, int count);
   void CountOpen(InodeNumber ino, bool writable);
   void UncountOpen(InodeNumber ino, bool writable);
+  bool MayBeDirty(InodeNumber ino);  // in the kernel's page cache
   // The errno of an error; logs what is not a caller's doing.
   int Failed(const Error& error);
 
@@ -79,6 +84,7 @@ class VolumeServer final : public FuseRequestHandler {
   Transport& transport_;
   const VolumeServerOptions options_;
   fuse_session* session_ = nullptr;
+  SeekFlusher seek_flusher_;
   std::atomic<uint32_t> barrier_pid_{0};
   std::atomic<int64_t> last_failure_log_ns_{0};
 

@@ -1,0 +1,129 @@
+// mount_server DIR [--write-delay-ms N] [--quota-bytes N] [--no-writeback] --keeper-fd N: what the
+// mount tests run under a real keeper: a memory volume mounted on DIR, ruled by lines on stdin, one
+// line of answer each on stdout. It exists because a process that serves /dev/fuse must not use its
+// own mount.
+//
+//   barrier | sync-count | opens | dirty-opens | fail-writes 0|1 | fail-syncs 0|1 | unmount |
+//   unmount-lazy | quit stat PATH          -> ino size mtime_ns ctime_ns mode nlink          read
+//   PATH -> hex of the content last-request       -> opcode unique floor
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+#include <string>
+
+#include "fuse/keeper_client.h"
+#include "fuse/memory/memory_volume.h"
+#include "fuse/mounted_volume.h"
+#include "store/base/hex.h"
+
+namespace cairn {
+namespace {
+
+Result<NamedInode> Walk(MemoryVolume& volume, const std::string& path) {
+  NamedInode at{.ino = kRootInode, .inode = CAIRN_TRY(volume.GetAttributes(kRootInode))};
+  std::istringstream parts(path);
+  std::string part;
+  while (std::getline(parts, part, '/')) {
+    if (!part.empty()) at = CAIRN_TRY(volume.Lookup(at.ino, part));
+  }
+  return at;
+}
+
+int64_t Nanoseconds(const TimeSpec& time) {
+  return time.seconds * 1'000'000'000 + time.nanoseconds;
+}
+
+Result<std::string> Answer(MemoryVolume& volume, MountedVolume& mounted, const std::string& line) {
+  std::istringstream words(line);
+  std::string verb;
+  std::string argument;
+  words >> verb >> argument;
+  if (verb == "barrier") {
+    CAIRN_TRY(mounted.Barrier());
+    return "ok";
+  }
+  if (verb == "unmount" || verb == "unmount-lazy") {
+    CAIRN_TRY(mounted.Unmount(verb == "unmount-lazy"));
+    return "ok";
+  }
+  if (verb == "sync-count") return std::to_string(volume.syncs());
+  if (verb == "opens") return std::to_string(volume.open_handles());
+  if (verb == "dirty-opens") return std::to_string(volume.WritableOpens().size());
+  if (verb == "fail-writes") {
+    volume.FailWrites(argument == "1");
+    return "ok";
+  }
+  if (verb == "fail-syncs") {
+    volume.FailSyncs(argument == "1");
+    return "ok";
+  }
+  if (verb == "stat") {
+    const NamedInode found = CAIRN_TRY(Walk(volume, argument));
+    std::ostringstream out;
+    out << found.ino << ' ' << found.inode.size_bytes << ' ' << Nanoseconds(found.inode.mtime)
+        << ' ' << Nanoseconds(found.inode.ctime) << ' ' << found.inode.mode << ' '
+        << found.inode.nlink;
+    return out.str();
+  }
+  if (verb == "read") {
+    const NamedInode found = CAIRN_TRY(Walk(volume, argument));
+    std::string data(found.inode.size_bytes, '\0');
+    CAIRN_TRY(volume.Read(found.ino, 0, data));
+    return "x" + HexEncode(data);
+  }
+  if (verb == "last-request") {
+    const ReplyRecord last = volume.last_request();
+    std::ostringstream out;
+    out << last.opcode << ' ' << last.unique << ' ' << last.reply_floor << ' '
+        << (last.connection == mounted.connection());
+    return out.str();
+  }
+  return Err(ErrorCode::kInvalidArgument, "no such verb");
+}
+
+int Serve(int argc, char** argv) {
+  MountOptions options;
+  MemoryVolumeOptions volume_options;
+  int keeper_fd = -1;
+  options.dir = argv[1];
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--no-writeback") options.writeback_cache = false;
+    if (i + 1 == argc) break;
+    if (word == "--write-delay-ms") volume_options.write_delay_ms = std::atoi(argv[i + 1]);
+    if (word == "--quota-bytes")
+      volume_options.quota_bytes = std::strtoull(argv[i + 1], nullptr, 10);
+    if (word == "--keeper-fd") keeper_fd = std::atoi(argv[i + 1]);
+  }
+  // A lost keeper or SIGTERM ends the program like the end of stdin: the destructors unmount.
+  const auto stop = [] { ::close(STDIN_FILENO); };
+  MemoryVolume volume(volume_options);
+  auto keeper = KeeperClient::Connect(UniqueFd(keeper_fd), stop);
+  if (!keeper) {
+    std::cout << "error " << keeper.error().ToString() << std::endl;
+    return 3;
+  }
+  auto mounted = MountedVolume::Mount(**keeper, volume, options);
+  if (!mounted) {
+    std::cout << "error " << mounted.error().ToString() << std::endl;
+    return 4;
+  }
+  std::cout << "ready " << ::getpid() << ' ' << (*keeper)->keeper_pid() << std::endl;
+  std::string line;
+  while (std::getline(std::cin, line) && line != "quit") {
+    const Result<std::string> answer = Answer(volume, **mounted, line);
+    std::cout << (answer ? *answer : "error " + answer.error().ToString()) << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) {
+  if (argc < 2) return 2;
+  return cairn::Serve(argc, argv);
+}

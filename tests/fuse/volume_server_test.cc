@@ -1,0 +1,471 @@
+// VolumeServer and DeviceTransport against a fake kernel: exact replies, without a mount.
+#include "fuse/volume_server.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <memory>
+#include <set>
+
+#include "fuse/device_transport.h"
+#include "fuse/kernel_abi.h"
+#include "fuse/memory/memory_volume.h"
+#include "tests/fuse/fake_kernel.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint32_t kKernelFlags =
+    FUSE_ASYNC_READ | FUSE_POSIX_LOCKS | FUSE_ATOMIC_O_TRUNC | FUSE_EXPORT_SUPPORT |
+    FUSE_BIG_WRITES | FUSE_DONT_MASK | FUSE_FLOCK_LOCKS | FUSE_AUTO_INVAL_DATA |
+    FUSE_DO_READDIRPLUS | FUSE_READDIRPLUS_AUTO | FUSE_ASYNC_DIO | FUSE_WRITEBACK_CACHE |
+    FUSE_NO_OPEN_SUPPORT | FUSE_PARALLEL_DIROPS | FUSE_HANDLE_KILLPRIV | FUSE_POSIX_ACL |
+    FUSE_MAX_PAGES | FUSE_CACHE_SYMLINKS | FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA |
+    FUSE_HANDLE_KILLPRIV_V2 | FUSE_INIT_EXT;
+constexpr uint64_t kForever = uint64_t{100} * 365 * 86400;
+
+class VolumeServerTest : public testing::Test {
+ protected:
+  void StartWith(const MemoryVolumeOptions& volume_options, bool writeback_cache = true) {
+    volume_ = std::make_unique<MemoryVolume>(volume_options);
+    transport_ = std::make_unique<DeviceTransport>(kernel_.TakeServerFd(),
+                                                   DeviceTransportOptions{.threads = 2});
+    VolumeServerOptions options;
+    options.connection = connection_;
+    options.writeback_cache = writeback_cache;
+    options.on_init = [this](std::string_view init) { saved_init_ = init; };
+    options.on_closed = [this] { ++closed_; };
+    auto server = VolumeServer::Create(*volume_, *transport_, options);
+    ASSERT_TRUE(server.has_value());
+    server_ = std::move(*server);
+    ASSERT_TRUE(transport_->Start(*server_).has_value());
+  }
+
+  fuse_init_out Init() {
+    fuse_init_in in{};
+    in.major = 7;
+    in.minor = 45;
+    in.max_readahead = 1 << 17;
+    in.flags = kKernelFlags;
+    const FakeReply reply = kernel_.Call(FUSE_INIT, 0, Bytes(in));
+    EXPECT_EQ(reply.header.error, 0);
+    EXPECT_EQ(reply.body.size(), sizeof(fuse_init_out));
+    return reply.As<fuse_init_out>();
+  }
+
+  void Start() {
+    StartWith(MemoryVolumeOptions{});
+    Init();
+  }
+
+  FakeReply Create(std::string_view name, uint32_t flags = O_RDWR, uint32_t mode = S_IFREG | 0644) {
+    fuse_create_in in{};
+    in.flags = flags;
+    in.mode = mode;
+    return kernel_.Call(FUSE_CREATE, FUSE_ROOT_ID, Bytes(in) + Name(name));
+  }
+
+  FakeReply Write(uint64_t node, std::string_view data, uint64_t offset, uint32_t write_flags = 0) {
+    fuse_write_in in{};
+    in.offset = offset;
+    in.size = static_cast<uint32_t>(data.size());
+    in.write_flags = write_flags;
+    return kernel_.Call(FUSE_WRITE, node, Bytes(in) + std::string(data));
+  }
+
+  FakeReply Fsync(uint64_t node) { return kernel_.Call(FUSE_FSYNC, node, Bytes(fuse_fsync_in{})); }
+
+  ~VolumeServerTest() override {
+    if (server_ != nullptr) server_->StopFlusher();
+    if (transport_ != nullptr) transport_->Stop();
+  }
+
+  const Id128 connection_ = Id128::Random();
+  FakeKernel kernel_;
+  std::unique_ptr<MemoryVolume> volume_;
+  std::unique_ptr<DeviceTransport> transport_;
+  std::unique_ptr<VolumeServer> server_;
+  std::string saved_init_;
+  std::atomic<int> closed_{0};
+};
+
+TEST_F(VolumeServerTest, InitNegotiatesWhatTheDesignAsksFor) {
+  StartWith(MemoryVolumeOptions{});
+  const fuse_init_out out = Init();
+  for (const uint32_t wanted :
+       {FUSE_WRITEBACK_CACHE, FUSE_EXPORT_SUPPORT, FUSE_DO_READDIRPLUS, FUSE_PARALLEL_DIROPS,
+        FUSE_HANDLE_KILLPRIV_V2, FUSE_MAX_PAGES, FUSE_CACHE_SYMLINKS, FUSE_EXPLICIT_INVAL_DATA}) {
+    EXPECT_EQ(out.flags & wanted, wanted) << wanted;
+  }
+  for (const uint32_t refused :
+       {FUSE_ATOMIC_O_TRUNC, FUSE_POSIX_LOCKS, FUSE_FLOCK_LOCKS, FUSE_POSIX_ACL,
+        FUSE_NO_OPEN_SUPPORT, FUSE_NO_OPENDIR_SUPPORT, FUSE_AUTO_INVAL_DATA, FUSE_DONT_MASK}) {
+    EXPECT_EQ(out.flags & refused, 0u) << refused;
+  }
+  EXPECT_EQ(out.max_write, 1u << 20);
+  EXPECT_EQ(out.max_pages, 256);
+  EXPECT_EQ(out.time_gran, 1u);
+}
+
+TEST_F(VolumeServerTest, InitWithoutWritebackWhenSwitchedOff) {
+  StartWith(MemoryVolumeOptions{}, /*writeback_cache=*/false);
+  EXPECT_EQ(Init().flags & FUSE_WRITEBACK_CACHE, 0u);
+}
+
+TEST_F(VolumeServerTest, InitBytesAreKeptForATakeover) {
+  Start();
+  EXPECT_TRUE(server_->WaitForInit(10'000));
+  transport_->Stop();  // joins the thread that runs on_init
+  EXPECT_EQ(saved_init_.size(), sizeof(fuse_in_header) + sizeof(fuse_init_in));
+}
+
+TEST_F(VolumeServerTest, WaitForInitEndsWithTheConnection) {
+  StartWith(MemoryVolumeOptions{});
+  kernel_.Hangup();
+  EXPECT_FALSE(server_->WaitForInit(60'000));
+  transport_->Stop();
+  EXPECT_EQ(closed_.load(), 1);
+}
+
+TEST_F(VolumeServerTest, LookupOfNothingIsCachedForEver) {
+  Start();
+  const FakeReply reply = kernel_.Call(FUSE_LOOKUP, FUSE_ROOT_ID, Name("absent"));
+  ASSERT_EQ(reply.header.error, 0);
+  const auto entry = reply.As<fuse_entry_out>();
+  EXPECT_EQ(entry.nodeid, 0u);
+  EXPECT_EQ(entry.entry_valid, kForever);
+}
+
+TEST_F(VolumeServerTest, CreateAnswersNodeGenerationAndHandle) {
+  Start();
+  kernel_.uid = 1000;
+  kernel_.gid = 1001;
+  const FakeReply reply = Create("file");
+  ASSERT_EQ(reply.header.error, 0);
+  ASSERT_EQ(reply.body.size(), sizeof(fuse_entry_out) + sizeof(fuse_open_out));
+  const auto entry = reply.As<fuse_entry_out>();
+  EXPECT_EQ(entry.nodeid, 2u);
+  EXPECT_EQ(entry.generation, 7u);
+  EXPECT_EQ(entry.entry_valid, kForever);
+  EXPECT_EQ(entry.attr_valid, kForever);
+  EXPECT_EQ(entry.attr.mode, static_cast<uint32_t>(S_IFREG | 0644));
+  EXPECT_EQ(entry.attr.uid, 1000u);
+  EXPECT_EQ(entry.attr.gid, 1001u);
+  EXPECT_EQ(entry.attr.nlink, 1u);
+  const auto open = reply.As<fuse_open_out>(sizeof(fuse_entry_out));
+  EXPECT_NE(open.open_flags & FOPEN_KEEP_CACHE, 0u);
+  EXPECT_EQ(volume_->WritableOpens(), std::vector<InodeNumber>{2});
+
+  const auto again = Create("file");
+  EXPECT_EQ(again.header.error, -EEXIST);
+}
+
+TEST_F(VolumeServerTest, WriteAnswersTheCountAndReadGivesTheBytes) {
+  Start();
+  Create("file");
+  const FakeReply written = Write(2, "hello", 3);
+  ASSERT_EQ(written.header.error, 0);
+  EXPECT_EQ(written.As<fuse_write_out>().size, 5u);
+  fuse_read_in in{};
+  in.size = 4096;
+  const FakeReply read = kernel_.Call(FUSE_READ, 2, Bytes(in));
+  EXPECT_EQ(read.body, std::string("\0\0\0hello", 8));
+}
+
+TEST_F(VolumeServerTest, WriteOfMoreThanTheRequestHoldsIsRefused) {
+  Start();
+  Create("file");
+  fuse_write_in in{};
+  in.size = 4096;
+  EXPECT_EQ(kernel_.Call(FUSE_WRITE, 2, Bytes(in) + "short").header.error, -EIO);
+}
+
+TEST_F(VolumeServerTest, KillPrivFlagsClearSetuid) {
+  Start();
+  Create("file", O_RDWR, S_IFREG | 06755);
+  const auto mode = [&] { return volume_->GetAttributes(2)->mode & 07777; };
+  Write(2, "x", 0);
+  EXPECT_EQ(mode(), 06755u);
+  Write(2, "x", 0, FUSE_WRITE_KILL_SUIDGID);
+  EXPECT_EQ(mode(), 0755u);
+
+  Create("other", O_RDWR, S_IFREG | 06755);
+  fuse_setattr_in in{};
+  in.valid = FATTR_SIZE | FATTR_KILL_SUIDGID;
+  in.size = 10;
+  ASSERT_EQ(kernel_.Call(FUSE_SETATTR, 3, Bytes(in)).header.error, 0);
+  EXPECT_EQ(volume_->GetAttributes(3)->mode & 07777, 0755u);
+  EXPECT_EQ(volume_->GetAttributes(3)->size_bytes, 10u);
+}
+
+TEST_F(VolumeServerTest, SetAttrSetsTimesToTheNanosecond) {
+  Start();
+  Create("file");
+  fuse_setattr_in in{};
+  in.valid = FATTR_MTIME | FATTR_CTIME;
+  in.mtime = static_cast<uint64_t>(-5);  // before 1970
+  in.mtimensec = 123456789;
+  in.ctime = 77;
+  in.ctimensec = 1;
+  const auto out = kernel_.Call(FUSE_SETATTR, 2, Bytes(in)).As<fuse_attr_out>();
+  EXPECT_EQ(static_cast<int64_t>(out.attr.mtime), -5);
+  EXPECT_EQ(out.attr.mtimensec, 123456789u);
+  EXPECT_EQ(out.attr.ctime, 77u);
+}
+
+TEST_F(VolumeServerTest, TmpFileIsDecodedBeforeLibfuse) {
+  Start();
+  fuse_create_in in{};
+  in.flags = O_RDWR | O_TMPFILE;
+  in.mode = S_IFREG | 0600;
+  const FakeReply reply = kernel_.Call(kFuseTmpFile, FUSE_ROOT_ID, Bytes(in) + Name("/"));
+  ASSERT_EQ(reply.header.error, 0);
+  ASSERT_EQ(reply.body.size(), sizeof(fuse_entry_out) + sizeof(fuse_open_out));
+  const auto entry = reply.As<fuse_entry_out>();
+  EXPECT_EQ(entry.nodeid, 2u);
+  EXPECT_EQ(entry.attr.nlink, 0u);
+  EXPECT_EQ(entry.attr.mode, static_cast<uint32_t>(S_IFREG | 0600));
+  EXPECT_EQ(volume_->WritableOpens(), std::vector<InodeNumber>{2});
+  fuse_release_in release{};
+  release.fh = reply.As<fuse_open_out>(sizeof(fuse_entry_out)).fh;
+  EXPECT_EQ(kernel_.Call(FUSE_RELEASE, 2, Bytes(release)).header.error, 0);
+  EXPECT_FALSE(volume_->GetAttributes(2).has_value());  // nothing kept it
+}
+
+TEST_F(VolumeServerTest, StatxCarriesTheBirthTime) {
+  Start();
+  Create("file");
+  const FakeReply reply = kernel_.Call(kFuseStatx, 2, Bytes(FuseStatxIn{}));
+  ASSERT_EQ(reply.header.error, 0);
+  const auto out = reply.As<FuseStatxOut>();
+  EXPECT_EQ(out.stat.ino, 2u);
+  EXPECT_EQ(out.stat.btime.seconds, volume_->GetAttributes(2)->btime.seconds);
+  EXPECT_EQ(out.stat.mask, static_cast<uint32_t>(STATX_BASIC_STATS | STATX_BTIME));
+  EXPECT_EQ(kernel_.Call(kFuseStatx, 99, Bytes(FuseStatxIn{})).header.error, -ENOENT);
+}
+
+TEST_F(VolumeServerTest, UnknownAndLeftOutOperationsAreENOSYS) {
+  Start();
+  EXPECT_EQ(kernel_.Call(999, FUSE_ROOT_ID, {}).header.error, -ENOSYS);
+  EXPECT_EQ(kernel_.Call(FUSE_FLUSH, FUSE_ROOT_ID, Bytes(fuse_flush_in{})).header.error, -ENOSYS);
+  EXPECT_EQ(kernel_.Call(FUSE_COPY_FILE_RANGE, FUSE_ROOT_ID, Bytes(fuse_copy_file_range_in{}))
+                .header.error,
+            -ENOSYS);
+  EXPECT_EQ(kernel_.Call(FUSE_IOCTL, FUSE_ROOT_ID, Bytes(fuse_ioctl_in{})).header.error, -ENOTTY);
+}
+
+TEST_F(VolumeServerTest, ForgetAndInterruptGetNoReply) {
+  Start();
+  kernel_.Send(FUSE_FORGET, 2, Bytes(fuse_forget_in{.nlookup = 1}));
+  kernel_.Send(FUSE_INTERRUPT, 0, Bytes(fuse_interrupt_in{.unique = 4}));
+  const uint64_t unique = kernel_.Send(FUSE_STATFS, FUSE_ROOT_ID, {});
+  const auto reply = kernel_.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->header.unique, unique);
+}
+
+TEST_F(VolumeServerTest, ResentRequestsGetTheirNumberBackAndAreKnownByTheMaskedOne) {
+  Start();
+  const uint64_t resend = uint64_t{1} << 63;
+  kernel_.next_unique = 20 | resend;
+  const FakeReply created = Create("file");
+  EXPECT_EQ(created.header.unique, 20 | resend);
+  EXPECT_EQ(volume_->last_request().unique, 20u);
+  kernel_.next_unique = 22 | resend;
+  fuse_create_in in{};
+  in.flags = O_RDWR;
+  EXPECT_EQ(kernel_.Call(kFuseTmpFile, FUSE_ROOT_ID, Bytes(in) + Name("/")).header.unique,
+            22 | resend);
+}
+
+TEST_F(VolumeServerTest, ChangesCarryTheRequestsIdentity) {
+  Start();
+  kernel_.next_unique = 1000;
+  Create("file");
+  const ReplyRecord record = volume_->last_request();
+  EXPECT_EQ(record.connection, connection_);
+  EXPECT_EQ(record.unique, 1000u);
+  EXPECT_EQ(record.opcode, static_cast<uint32_t>(FUSE_CREATE));
+  EXPECT_LE(record.reply_floor, 1000u);
+}
+
+TEST_F(VolumeServerTest, ReplyFloorFollowsWhatWasAnswered) {
+  Start();
+  uint64_t floor = 0;
+  for (int i = 0; i < 50; ++i) {
+    const uint64_t unique = kernel_.next_unique;
+    Create("file" + std::to_string(i));
+    EXPECT_GE(volume_->last_request().reply_floor, floor);
+    EXPECT_LE(volume_->last_request().reply_floor, unique);
+    floor = volume_->last_request().reply_floor;
+  }
+  EXPECT_GT(floor, 0u);
+}
+
+TEST_F(VolumeServerTest, ReplyFloorIsUnknownOnceNumbersComeOutOfOrder) {
+  Start();
+  kernel_.next_unique = 1000;
+  for (int i = 0; i < 20; ++i) Create("a" + std::to_string(i));  // both threads have seen high ones
+  kernel_.next_unique = 10;
+  for (int i = 0; i < 5; ++i) Create("b" + std::to_string(i));
+  EXPECT_EQ(volume_->last_request().reply_floor, 0u);
+}
+
+TEST_F(VolumeServerTest, FsyncSyncsAndItsErrorIsSeen) {
+  Start();
+  Create("file");
+  EXPECT_EQ(Fsync(2).header.error, 0);
+  EXPECT_EQ(volume_->syncs(), 1u);
+  volume_->FailSyncs(true);
+  EXPECT_EQ(Fsync(2).header.error, -EIO);
+  EXPECT_EQ(kernel_.Call(FUSE_FSYNCDIR, FUSE_ROOT_ID, Bytes(fuse_fsync_in{})).header.error, -EIO);
+}
+
+TEST_F(VolumeServerTest, BarriersHelperIsAnsweredAtOnceAndLeavesNoOpen) {
+  Start();
+  Create("file");
+  server_->SetBarrierPid(4711);
+  kernel_.pid = 4711;
+  fuse_open_in in{};
+  in.flags = O_RDONLY;
+  const FakeReply opened = kernel_.Call(FUSE_OPEN, 2, Bytes(in));
+  ASSERT_EQ(opened.header.error, 0);
+  EXPECT_EQ(volume_->open_handles(), 1u);  // the creator's
+  EXPECT_EQ(Fsync(2).header.error, 0);
+  EXPECT_EQ(volume_->syncs(), 0u);
+  kernel_.pid = 4712;  // another process meanwhile
+  Fsync(2);
+  EXPECT_EQ(volume_->syncs(), 1u);
+  server_->SetBarrierPid(0);
+  kernel_.pid = 4711;
+  fuse_release_in release{};
+  release.fh = opened.As<fuse_open_out>().fh;
+  EXPECT_EQ(kernel_.Call(FUSE_RELEASE, 2, Bytes(release)).header.error, 0);
+  EXPECT_EQ(volume_->open_handles(), 1u);
+  Fsync(2);
+  EXPECT_EQ(volume_->syncs(), 2u);
+}
+
+TEST_F(VolumeServerTest, LookupOfDotFindsTheNodeItself) {
+  Start();
+  fuse_mkdir_in in{};
+  in.mode = 0755;
+  kernel_.Call(FUSE_MKDIR, FUSE_ROOT_ID, Bytes(in) + Name("dir"));
+  EXPECT_EQ(kernel_.Call(FUSE_LOOKUP, 2, Name(".")).As<fuse_entry_out>().nodeid, 2u);
+  EXPECT_EQ(kernel_.Call(FUSE_LOOKUP, 2, Name("..")).As<fuse_entry_out>().nodeid, 1u);
+  EXPECT_EQ(kernel_.Call(FUSE_LOOKUP, 99, Name(".")).header.error, -ENOENT);
+}
+
+TEST_F(VolumeServerTest, ReadDirGoesOnWhereTheBufferEnded) {
+  Start();
+  std::set<std::string> expected = {".", ".."};
+  for (int i = 0; i < 100; ++i) {
+    expected.insert("name" + std::to_string(i));
+    Create("name" + std::to_string(i));
+  }
+  for (const uint32_t opcode : {FUSE_READDIR, FUSE_READDIRPLUS}) {
+    std::multiset<std::string> seen;
+    uint64_t offset = 0;
+    while (true) {
+      fuse_read_in in{};
+      in.size = 1000;
+      in.offset = offset;
+      const FakeReply reply = kernel_.Call(opcode, FUSE_ROOT_ID, Bytes(in));
+      ASSERT_EQ(reply.header.error, 0);
+      ASSERT_LE(reply.body.size(), 1000u);
+      if (reply.body.empty()) break;
+      for (size_t at = 0; at < reply.body.size();) {
+        const size_t plus = opcode == FUSE_READDIRPLUS ? sizeof(fuse_entry_out) : 0;
+        const auto dirent = reply.As<fuse_dirent>(at + plus);
+        const size_t name_at = at + plus + FUSE_NAME_OFFSET;
+        seen.insert(reply.body.substr(name_at, dirent.namelen));
+        offset = dirent.off;
+        at += FUSE_DIRENT_ALIGN(plus + FUSE_NAME_OFFSET + dirent.namelen);
+      }
+    }
+    EXPECT_EQ(seen, std::multiset<std::string>(expected.begin(), expected.end())) << opcode;
+  }
+}
+
+TEST_F(VolumeServerTest, StatfsShowsTheQuota) {
+  StartWith(MemoryVolumeOptions{.quota_bytes = 1 << 20, .quota_inodes = 10});
+  Init();
+  Create("file");
+  Write(2, std::string(8192, 'x'), 0);
+  const auto out = kernel_.Call(FUSE_STATFS, FUSE_ROOT_ID, {}).As<fuse_statfs_out>();
+  EXPECT_EQ(out.st.blocks * out.st.bsize, 1u << 20);
+  EXPECT_EQ(out.st.bavail * out.st.bsize, (1u << 20) - 8192);
+  EXPECT_EQ(out.st.files, 10u);
+  EXPECT_EQ(out.st.ffree, 8u);
+  EXPECT_EQ(Write(2, std::string(4096, 'x'), 1 << 20).header.error, -ENOSPC);
+}
+
+TEST_F(VolumeServerTest, XattrSizesAreProbedAndTooSmallIsERANGE) {
+  Start();
+  Create("file");
+  struct {
+    uint32_t size, flags;
+  } set{.size = 5, .flags = 0};
+  ASSERT_EQ(kernel_.Call(FUSE_SETXATTR, 2, Bytes(set) + Name("user.a") + "value").header.error, 0);
+  fuse_getxattr_in in{};
+  EXPECT_EQ(kernel_.Call(FUSE_GETXATTR, 2, Bytes(in) + Name("user.a")).As<fuse_getxattr_out>().size,
+            5u);
+  in.size = 4;
+  EXPECT_EQ(kernel_.Call(FUSE_GETXATTR, 2, Bytes(in) + Name("user.a")).header.error, -ERANGE);
+  in.size = 5;
+  EXPECT_EQ(kernel_.Call(FUSE_GETXATTR, 2, Bytes(in) + Name("user.a")).body, "value");
+  EXPECT_EQ(kernel_.Call(FUSE_GETXATTR, 2, Bytes(in) + Name("user.b")).header.error, -ENODATA);
+  in.size = 100;
+  EXPECT_EQ(kernel_.Call(FUSE_LISTXATTR, 2, Bytes(in)).body, Name("user.a"));
+}
+
+TEST_F(VolumeServerTest, SeekOnAFileOpenForWritingMakesTheKernelWriteBackFirst) {
+  Start();
+  Create("file");
+  Write(2, std::string(4096, 'x'), 8192);
+  fuse_lseek_in in{};
+  in.whence = SEEK_DATA;
+  kernel_.Send(FUSE_LSEEK, 2, Bytes(in));
+  const auto notice = kernel_.Receive();
+  ASSERT_TRUE(notice.has_value());
+  EXPECT_EQ(notice->header.unique, 0u);
+  EXPECT_EQ(notice->header.error, FUSE_NOTIFY_INVAL_INODE);
+  EXPECT_EQ(notice->As<fuse_notify_inval_inode_out>().ino, 2u);
+  const auto reply = kernel_.Receive();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->As<fuse_lseek_out>().offset, 8192u);
+}
+
+TEST_F(VolumeServerTest, OpensLeftByADeadConnectionAreGivenBack) {
+  Start();
+  Create("a");
+  Create("b", O_RDONLY);
+  EXPECT_EQ(volume_->open_handles(), 2u);
+  kernel_.Hangup();
+  server_->StopFlusher();
+  transport_->Stop();
+  server_->ReleaseLeftOpens();
+  EXPECT_EQ(volume_->open_handles(), 0u);
+}
+
+TEST_F(VolumeServerTest, DamagedRequestsAreDroppedAndTheNextIsServed) {
+  Start();
+  kernel_.SendRaw("tiny");
+  fuse_in_header header{};
+  header.len = 4000;  // longer than what comes
+  header.opcode = FUSE_GETATTR;
+  kernel_.SendRaw(Bytes(header));
+  EXPECT_EQ(kernel_.Call(FUSE_GETATTR, FUSE_ROOT_ID, Bytes(fuse_getattr_in{})).header.error, 0);
+}
+
+TEST_F(VolumeServerTest, StopWakesIdleThreadsAndIsIdempotent) {
+  Start();
+  transport_->Stop();
+  transport_->Stop();
+  EXPECT_EQ(closed_.load(), 0);  // stopped, not ended
+}
+
+}  // namespace
+}  // namespace cairn
