@@ -11,9 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "store/base/check.h"
 #include "store/base/clock.h"
@@ -339,9 +337,7 @@ Result<size_t> MemoryVolume::Read(InodeNumber ino, uint64_t offset, std::span<ch
 
 Result<size_t> MemoryVolume::Write(const OpContext& ctx, InodeNumber ino, uint64_t offset,
                                    std::string_view data, bool kill_privileges) {
-  if (options_.write_delay_ms > 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(options_.write_delay_ms));
-  }
+  if (options_.before_write) options_.before_write();
   if (fail_writes_.load()) return ErrErrno(EIO);
   MutexLock lock(mutex_);
   if (read_only_.load()) return ErrErrno(EROFS);

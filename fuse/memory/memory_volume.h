@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -16,8 +17,8 @@
 namespace cairn {
 
 struct MemoryVolumeOptions {
-  bool keep_data = true;       // false: sizes and times only; reads give zeros
-  int64_t write_delay_ms = 0;  // each Write takes this long
+  bool keep_data = true;               // false: sizes and times only; reads give zeros
+  std::function<void()> before_write;  // called first in each Write, without the lock
   uint64_t quota_bytes = 0;
   uint64_t quota_inodes = 0;
   uint32_t rollback_epoch = 7;

@@ -9,10 +9,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "fuse/keeper_client.h"
 #include "fuse/memory/memory_volume.h"
@@ -93,7 +95,11 @@ int Serve(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "--no-writeback") options.writeback_cache = false;
     if (i + 1 == argc) break;
-    if (word == "--write-delay-ms") volume_options.write_delay_ms = std::atoi(argv[i + 1]);
+    if (word == "--write-delay-ms") {
+      volume_options.before_write = [ms = std::atoi(argv[i + 1])] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+      };
+    }
     if (word == "--quota-bytes")
       volume_options.quota_bytes = std::strtoull(argv[i + 1], nullptr, 10);
     if (word == "--keeper-fd") keeper_fd = std::atoi(argv[i + 1]);

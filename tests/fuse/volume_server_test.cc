@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <latch>
 #include <memory>
 #include <set>
 
@@ -28,10 +29,11 @@ constexpr uint64_t kForever = uint64_t{100} * 365 * 86400;
 
 class VolumeServerTest : public testing::Test {
  protected:
-  void StartWith(const MemoryVolumeOptions& volume_options, bool writeback_cache = true) {
+  void StartWith(const MemoryVolumeOptions& volume_options, bool writeback_cache = true,
+                 int threads = 2) {
     volume_ = std::make_unique<MemoryVolume>(volume_options);
     transport_ = std::make_unique<DeviceTransport>(kernel_.TakeServerFd(),
-                                                   DeviceTransportOptions{.threads = 2});
+                                                   DeviceTransportOptions{.threads = threads});
     VolumeServerOptions options;
     options.connection = connection_;
     options.writeback_cache = writeback_cache;
@@ -291,25 +293,48 @@ TEST_F(VolumeServerTest, ChangesCarryTheRequestsIdentity) {
   EXPECT_LE(record.reply_floor, 1000u);
 }
 
-TEST_F(VolumeServerTest, ReplyFloorFollowsWhatWasAnswered) {
-  Start();
-  uint64_t floor = 0;
-  for (int i = 0; i < 50; ++i) {
+TEST_F(VolumeServerTest, ReplyFloorIsTheRequestItselfWhenNothingElseIsInProgress) {
+  StartWith(MemoryVolumeOptions{}, true, /*threads=*/1);
+  Init();
+  for (int i = 0; i < 10; ++i) {
     const uint64_t unique = kernel_.next_unique;
     Create("file" + std::to_string(i));
+    EXPECT_EQ(volume_->last_request().reply_floor, unique);
+  }
+}
+
+TEST_F(VolumeServerTest, ReplyFloorStaysBelowWhatIsNotAnswered) {
+  std::latch gate(1);
+  MemoryVolumeOptions options;
+  options.before_write = [&gate] { gate.wait(); };
+  StartWith(options, true, /*threads=*/4);
+  Init();
+  Create("slow");
+  fuse_write_in in{};
+  in.size = 1;
+  const uint64_t slow = kernel_.Send(FUSE_WRITE, 2, Bytes(in) + "x");
+  uint64_t floor = 0;
+  for (int i = 0; i < 20; ++i) {
+    Create("file" + std::to_string(i));  // answered by the other threads meanwhile
+    EXPECT_LE(volume_->last_request().reply_floor, slow);
     EXPECT_GE(volume_->last_request().reply_floor, floor);
-    EXPECT_LE(volume_->last_request().reply_floor, unique);
     floor = volume_->last_request().reply_floor;
   }
-  EXPECT_GT(floor, 0u);
+  gate.count_down();
+  EXPECT_TRUE(kernel_.Receive().has_value());
 }
 
 TEST_F(VolumeServerTest, ReplyFloorIsUnknownOnceNumbersComeOutOfOrder) {
-  Start();
+  StartWith(MemoryVolumeOptions{}, true, /*threads=*/1);
+  Init();
   kernel_.next_unique = 1000;
-  for (int i = 0; i < 20; ++i) Create("a" + std::to_string(i));  // both threads have seen high ones
+  Create("a");
   kernel_.next_unique = 10;
-  for (int i = 0; i < 5; ++i) Create("b" + std::to_string(i));
+  Create("b");
+  Create("c");
+  EXPECT_EQ(volume_->last_request().reply_floor, 0u);
+  kernel_.next_unique = 2000;
+  Create("d");
   EXPECT_EQ(volume_->last_request().reply_floor, 0u);
 }
 
