@@ -1,0 +1,71 @@
+// DataDirectory: one data directory, locked, of a format that this program understands.
+// docs/formats/data_directory.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "store/base/aead.h"
+#include "store/base/error.h"
+#include "store/base/file_system.h"
+#include "store/base/id128.h"
+#include "store/base/unique_fd.h"
+
+namespace cairn {
+
+struct DataDirectoryOptions {
+  FileSystem& fs;
+  std::string dir;
+  std::string master_key_file;  // empty: master.key in the directory, created with it
+  bool create = true;           // initialise an absent or empty directory
+};
+
+// Move-only owner of the lock, which it holds until it is destroyed. Immutable, thread-safe.
+class DataDirectory {
+ public:
+  // Locks the directory and counts the opening, durably. Errors, all of which leave the directory
+  // as it was:
+  //   NotFound            there is none and `create` is off
+  //   FailedPrecondition  another process serves it (its pid is in the message); its format is
+  //   newer; the master key is
+  //                       missing, another one, or readable by others
+  //   InvalidArgument     a foreign directory: not empty and no data directory of ours; a malformed
+  //   key file DataLoss            cairn.format is damaged
+  static Result<std::unique_ptr<DataDirectory>> Open(const DataDirectoryOptions& options);
+  ~DataDirectory();
+  DataDirectory(const DataDirectory&) = delete;
+  DataDirectory& operator=(const DataDirectory&) = delete;
+
+  const std::string& dir() const { return dir_; }
+  const Id128& store() const { return store_; }
+  uint64_t open_epoch() const { return open_epoch_; }
+  const Key256& master_key() const { return master_key_; }
+  std::string CatalogDir() const { return dir_ + "/catalog"; }
+  std::string VolumesDir() const { return dir_ + "/volumes"; }
+
+ private:
+  DataDirectory() = default;
+  UniqueFd lock_;
+  std::string dir_;
+  Id128 store_;
+  uint64_t open_epoch_ = 0;
+  Key256 master_key_{};
+};
+
+// The lines of cairn.format.
+struct DataDirectoryFormat {
+  uint32_t version = 1;
+  uint32_t min_reader = 1;
+  Id128 store = {};
+  uint64_t compatible = 0;
+  uint64_t ro_compatible = 0;
+  uint64_t incompatible = 0;
+  uint64_t open_epoch = 0;
+  std::string master_key_check;  // 16 hex digits
+};
+std::string EncodeFormat(const DataDirectoryFormat& format);
+// FailedPrecondition: made for a newer program (the message says how new). DataLoss: damaged.
+Result<DataDirectoryFormat> DecodeFormat(std::string_view text);
+
+}  // namespace cairn

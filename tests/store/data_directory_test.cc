@@ -1,0 +1,223 @@
+// Opening a data directory: who may, which are refused, and that a refusal changes nothing in them.
+#include "store/data_directory.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/store_world.h"
+
+namespace cairn {
+namespace {
+
+Result<std::unique_ptr<DataDirectory>> OpenDir(const std::string& dir, std::string key_file = {}) {
+  return DataDirectory::Open(
+      {.fs = HostFileSystem(), .dir = dir, .master_key_file = std::move(key_file)});
+}
+
+// Every path below `dir` with its contents, size and modification time.
+std::map<std::string, std::string> Snapshot(const std::string& dir) {
+  std::map<std::string, std::string> out;
+  for (const auto& item : std::filesystem::recursive_directory_iterator(dir)) {
+    struct stat st{};
+    EXPECT_EQ(lstat(item.path().c_str(), &st), 0);
+    out[item.path()] = fmt::format("{} {} {} {}", st.st_mode, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+                                   item.is_regular_file() ? ReadHostFile(item.path()) : "");
+  }
+  return out;
+}
+
+TEST(DataDirectory, IsCreatedAndOpenedAgainWithACountedEpoch) {
+  TempDir temp;
+  Id128 store;
+  Key256 key;
+  {
+    const auto opened = OpenDir(temp / "d");
+    ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
+    EXPECT_EQ((*opened)->open_epoch(), 1u);
+    store = (*opened)->store();
+    key = (*opened)->master_key();
+    EXPECT_FALSE(store.is_zero());
+  }
+  const auto again = OpenDir(temp / "d");
+  ASSERT_TRUE(again.has_value()) << again.error().ToString();
+  EXPECT_EQ((*again)->open_epoch(), 2u);
+  EXPECT_EQ((*again)->store(), store);
+  EXPECT_EQ((*again)->master_key(), key);
+  for (const auto& item : std::filesystem::recursive_directory_iterator(temp / "d")) {
+    struct stat st{};
+    ASSERT_EQ(stat(item.path().c_str(), &st), 0);
+    EXPECT_EQ(st.st_mode & 077, 0u) << item.path() << " is for its owner only";
+  }
+}
+
+TEST(DataDirectory, SecondOpenerIsRefusedWithThePidOfTheFirst) {
+  TempDir temp;
+  const auto first = OpenDir(temp / "d");
+  ASSERT_TRUE(first.has_value());
+  const auto second = OpenDir(temp / "d");
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_NE(second.error().message().find("process " + std::to_string(getpid())), std::string::npos)
+      << second.error().message();
+}
+
+TEST(DataDirectory, NewerFormatIsRefusedAndUntouched) {
+  struct Case {
+    const char* what;
+    DataDirectoryFormat format;
+  };
+  DataDirectoryFormat newer{.version = 2, .min_reader = 2, .store = {}, .master_key_check = {}};
+  DataDirectoryFormat feature{.incompatible = 4, .master_key_check = "0123456789abcdef"};
+  DataDirectoryFormat ro_feature{.ro_compatible = 1, .master_key_check = "0123456789abcdef"};
+  for (const Case& c : {Case{"version", newer}, Case{"feature", feature}, Case{"ro", ro_feature}}) {
+    TempDir temp;
+    {
+      ASSERT_TRUE(OpenDir(temp / "d").has_value());
+    }
+    std::string text = EncodeFormat(c.format);
+    if (c.format.min_reader > 1) text += "a line of version 2: 1\n";
+    WriteHostFile(temp / "d/cairn.format", text);
+    const auto before = Snapshot(temp / "d");
+    const auto opened = OpenDir(temp / "d");
+    ASSERT_FALSE(opened.has_value()) << c.what;
+    EXPECT_EQ(opened.error().code(), ErrorCode::kFailedPrecondition) << c.what;
+    EXPECT_NE(opened.error().message().find("upgrade"), std::string::npos);
+    EXPECT_EQ(Snapshot(temp / "d"), before) << c.what;
+  }
+}
+
+TEST(DataDirectory, CompatibleFeatureBitsAreKept) {
+  TempDir temp;
+  {
+    ASSERT_TRUE(OpenDir(temp / "d").has_value());
+  }
+  auto format = DecodeFormat(ReadHostFile(temp / "d/cairn.format"));
+  ASSERT_TRUE(format.has_value());
+  format->compatible = 8;
+  WriteHostFile(temp / "d/cairn.format", EncodeFormat(*format));
+  {
+    ASSERT_TRUE(OpenDir(temp / "d").has_value());
+  }
+  EXPECT_EQ(DecodeFormat(ReadHostFile(temp / "d/cairn.format"))->compatible, 8u);
+}
+
+TEST(DataDirectory, ForeignDirectoryIsRefusedAndUntouched) {
+  TempDir temp;
+  std::filesystem::create_directories(temp / "d/sub");
+  WriteHostFile(temp / "d/notes.txt", "mine");
+  const auto before = Snapshot(temp / "d");
+  const auto opened = OpenDir(temp / "d");
+  ASSERT_FALSE(opened.has_value());
+  EXPECT_EQ(opened.error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(opened.error().message().find("notes.txt"), std::string::npos);
+  EXPECT_EQ(Snapshot(temp / "d"), before);
+}
+
+TEST(DataDirectory, DataWithoutFormatFileIsRefused) {
+  TempDir temp;
+  {
+    ASSERT_TRUE(OpenDir(temp / "d").has_value());
+  }
+  std::filesystem::create_directories(temp / "d/packs/00");
+  std::filesystem::remove(temp / "d/cairn.format");
+  const auto opened = OpenDir(temp / "d");
+  ASSERT_FALSE(opened.has_value());
+  EXPECT_NE(opened.error().message().find("restore"), std::string::npos);
+}
+
+TEST(DataDirectory, EveryFlippedBitOfTheFormatIsFound) {
+  const std::string good = EncodeFormat(
+      {.store = BaseRealm(), .open_epoch = 17, .master_key_check = "0123456789abcdef"});
+  ASSERT_TRUE(DecodeFormat(good).has_value());
+  for (size_t bit = 0; bit < good.size() * 8; ++bit) {
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_FALSE(DecodeFormat(bad).has_value()) << "bit " << bit << "\n" << bad;
+  }
+  for (size_t n = 0; n < good.size(); ++n)
+    EXPECT_FALSE(DecodeFormat(good.substr(0, n)).has_value());
+}
+
+TEST(DataDirectory, DamagedFormatIsDataLoss) {
+  TempDir temp;
+  {
+    ASSERT_TRUE(OpenDir(temp / "d").has_value());
+  }
+  FlipBit(temp / "d/cairn.format", 60);
+  const auto before = Snapshot(temp / "d");
+  EXPECT_EQ(OpenDir(temp / "d").error().code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(Snapshot(temp / "d"), before);
+}
+
+TEST(DataDirectory, MasterKeyMustBePrivatePresentAndTheRightOne) {
+  TempDir temp;
+  {
+    ASSERT_TRUE(OpenDir(temp / "d").has_value());
+  }
+  const std::string key = temp / "d/master.key";
+  const std::string good = ReadHostFile(key);
+  ASSERT_EQ(chmod(key.c_str(), 0640), 0);
+  EXPECT_EQ(OpenDir(temp / "d").error().code(), ErrorCode::kFailedPrecondition);
+  ASSERT_EQ(chmod(key.c_str(), 0600), 0);
+  std::string other = good;
+  other[0] = other[0] == '0' ? '1' : '0';
+  WriteHostFile(key, other);
+  EXPECT_EQ(OpenDir(temp / "d").error().code(), ErrorCode::kFailedPrecondition);
+  WriteHostFile(key, "short");
+  EXPECT_EQ(OpenDir(temp / "d").error().code(), ErrorCode::kInvalidArgument);
+  std::filesystem::remove(key);
+  const auto missing = OpenDir(temp / "d");
+  EXPECT_EQ(missing.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_FALSE(std::filesystem::exists(key)) << "a lost key is never replaced by a new one";
+  WriteHostFile(key, good);
+  EXPECT_TRUE(OpenDir(temp / "d").has_value());
+}
+
+TEST(DataDirectory, MasterKeyMayLieElsewhere) {
+  TempDir temp;
+  const std::string key = temp / "key";
+  EXPECT_EQ(OpenDir(temp / "d", key).error().code(), ErrorCode::kFailedPrecondition);
+  WriteHostFile(key, std::string(64, 'a') + "\n");
+  ASSERT_EQ(chmod(key.c_str(), 0600), 0);
+  const auto opened = OpenDir(temp / "d", key);
+  ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
+  EXPECT_FALSE(std::filesystem::exists(temp / "d/master.key"));
+  EXPECT_EQ((*opened)->master_key()[0], 0xaa);
+}
+
+TEST(DataDirectory, AbsentOneIsNotCreatedUnlessAsked) {
+  TempDir temp;
+  const auto opened = DataDirectory::Open(
+      {.fs = HostFileSystem(), .dir = temp / "d", .master_key_file = {}, .create = false});
+  EXPECT_EQ(opened.error().code(), ErrorCode::kNotFound);
+  EXPECT_FALSE(std::filesystem::exists(temp / "d"));
+}
+
+TEST(DataDirectory, InitialisationCutOffAtAnyStepIsCompleted) {
+  for (uint64_t step = 1;; ++step) {
+    TempDir temp;
+    FaultyFileSystem fs(temp / "scratch");
+    SeededRandom random(step);
+    const DataDirectoryOptions options{.fs = fs, .dir = temp / "d", .master_key_file = {}};
+    fs.PowerOffAfter(step);
+    const bool done = DataDirectory::Open(options).has_value();
+    const bool off = fs.off();
+    fs.PowerCut(random);
+    const auto opened = DataDirectory::Open(options);
+    ASSERT_TRUE(opened.has_value()) << "step " << step << ": " << opened.error().ToString();
+    if (!off) {
+      EXPECT_TRUE(done);
+      EXPECT_EQ((*opened)->open_epoch(), 2u) << "an opening that was acknowledged is counted";
+      break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cairn
