@@ -7,7 +7,9 @@
 //
 // Holes: a cut puts one hole from the new size to the end of all offsets, so nothing lies beyond a
 // file's size and growing it again reads zeros. allocated_bytes follows from the pages that a
-// call's range held before and holds after (volume/file_pages_internal.h).
+// call's range held before and holds after (volume/file_pages_internal.h). It is a figure for
+// st_blocks and decides nothing: a seal may turn pages of zeros into holes and a page that was
+// partly a hole into a whole one.
 //
 // Open counts are in memory; an unlinked inode's count is also in its orphan record, and the last
 // release purges the inode.
@@ -159,7 +161,11 @@ Status VolumeImpl::WriteData(const FsView& view, Change& change, InodeNumber ino
   const uint64_t size = std::max(old_size, end);
   std::optional<std::string> old = CAIRN_TRY(InlineContents(view, ino, inode));
   inode.size_bytes = size;
-  if (size <= kInlineLimitBytes && (old || inode.allocated_bytes == 0)) {
+  bool inline_now = size <= kInlineLimitBytes;
+  if (inline_now && !old && old_size > 0) {  // a small file with extents keeps them
+    inline_now = CAIRN_TRY(CountDataPages(*view.layer(), ino, 0, old_size)).now == 0;
+  }
+  if (inline_now) {
     std::string contents = old ? std::move(*old) : std::string();
     contents.resize(size, '\0');
     contents.replace(offset, data.size(), data);
@@ -184,7 +190,8 @@ Status VolumeImpl::WriteData(const FsView& view, Change& change, InodeNumber ino
   if (offset < known_end) {
     before = CAIRN_TRY(CountDataPages(*view.layer(), ino, offset, known_end)).now;
   }
-  inode.allocated_bytes = AllocationOf(inode.allocated_bytes, pages, before, size);
+  inode.allocated_bytes =
+      std::max(AllocationOf(inode.allocated_bytes, pages, before, size), pages * kPageBytes);
   return {};
 }
 
@@ -195,7 +202,7 @@ Status VolumeImpl::ResizeData(const FsView& view, Change& change, InodeNumber in
     if (new_size <= kInlineLimitBytes) contents->resize(new_size, '\0');
     return {};
   }
-  if (new_size >= old_size || inode.allocated_bytes == 0) return {};
+  if (new_size >= old_size) return {};
   change.tx.PutHole(ino, new_size, kEndOfOffsets - new_size);
   if (new_size == 0) {
     inode.allocated_bytes = 0;
@@ -223,7 +230,6 @@ Status VolumeImpl::ZeroData(const FsView& view, Change& change, InodeNumber ino,
     std::fill(contents->begin() + offset, contents->begin() + end, '\0');
     return {};
   }
-  if (inode.allocated_bytes == 0) return {};
   change.tx.PutHole(ino, offset, end - offset);
   const PageCount count = CAIRN_TRY(CountDataPages(*view.layer(), ino, offset, end));
   inode.allocated_bytes =

@@ -16,10 +16,11 @@
 //   totals_mutex_, which is held over
 //      the commit of every transaction that changes them, so that journal order is their order.
 //   3. nlink == 0 <=> the inode is on the orphan list; its count there is opens_[ino].handles.
-//   4. A regular file is inline <=> it has an inline entry; then it has no data segment and
-//   allocated_bytes is its size rounded up
-//      to 512. Otherwise allocated_bytes is 4096 for each page with data (an upper bound once a
-//      seal turned zeros into holes). No data lies beyond the size.
+//   4. A regular file is inline <=> it has an inline entry; then it is its whole contents, no
+//   extent holds
+//      data, and allocated_bytes is its size rounded up to 512. Otherwise allocated_bytes is 4096
+//      for each page with data, as far as no seal has moved holes (volume_files.cc). No data lies
+//      beyond the size; a file of size 0 has neither form.
 #pragma once
 
 #include <atomic>

@@ -184,7 +184,7 @@ Status VolumeImpl::Purge(const FsView& view, Change& change, InodeNumber ino, co
       S_ISREG(inode.mode) && CAIRN_TRY(InlineContents(view, ino, inode)).has_value();
   if (inline_file || S_ISLNK(inode.mode)) {
     change.tx.Delete(InlineKey(ino));
-  } else if (S_ISREG(inode.mode) && inode.allocated_bytes > 0) {
+  } else if (S_ISREG(inode.mode) && inode.size_bytes > 0) {
     change.tx.PutHole(ino, 0, UINT64_MAX);
   }
   for (const std::string& name : CAIRN_TRY(view.ListXattrs(ino))) {

@@ -102,6 +102,27 @@ TEST_F(FilesTest, AllocationCountsPagesOnce) {
   EXPECT_EQ(Allocated(ino), 8192u);
 }
 
+// A seal may widen what was written to whole pages, so that a file whose data was cut off has extents of zeros left.
+TEST_F(FilesTest, SmallFileWithExtentsStaysWithThem) {
+  const InodeNumber ino = world_.File(kRootInode, "f");
+  Write(ino, 2755, std::string(5000, 'a'));
+  ASSERT_TRUE(volume().Freeze());
+  ASSERT_EQ(Truncate(ino, 1478), 0);
+  ASSERT_EQ(Truncate(ino, 8192), 0);
+  ASSERT_TRUE(volume().Freeze());
+  ASSERT_TRUE(world_.SealOldest());
+  ASSERT_TRUE(world_.SealOldest());
+  Write(ino, 100, "x");
+  ASSERT_EQ(Truncate(ino, 1000), 0);
+  Write(ino, 0, "y");
+  EXPECT_FALSE(IsInline(ino));
+  const std::string expected = "y" + std::string(99, '\0') + "x" + std::string(899, '\0');
+  EXPECT_EQ(world_.Contents(ino), expected);
+  ASSERT_EQ(Truncate(ino, 0), 0);
+  Write(ino, 0, "z");
+  EXPECT_TRUE(IsInline(ino));
+}
+
 TEST_F(FilesTest, PunchedAndZeroedRangesReadAsZeros) {
   const InodeNumber ino = world_.File(kRootInode, "f", std::string(20000, 'x'));
   const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
