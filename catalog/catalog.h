@@ -44,6 +44,11 @@ class Catalog {
   virtual Status Scan(
       std::string_view begin, std::string_view end,
       const std::function<bool(std::string_view key, std::string_view value)>& visit) = 0;
+  // As Scan, from the last key of [begin, end) to the first. (As it stands here it reads the whole
+  // range first.)
+  virtual Status ScanBackward(
+      std::string_view begin, std::string_view end,
+      const std::function<bool(std::string_view key, std::string_view value)>& visit);
   // Reads and authenticates every record and every stored block; `damage` gets one line each.
   virtual Status Check(
       const std::function<void(std::string_view key, std::string_view what)>& damage) = 0;

@@ -27,13 +27,13 @@ bool IsAllowedTransition(catalog::EnvironmentState from, catalog::EnvironmentSta
     case ENV_PENDING:
       return to == ENV_INITIALIZING;
     case ENV_INITIALIZING:
-      return to == ENV_READY || to == ENV_FAILED;
+      return to == ENV_READY || to == ENV_FAILED || to == ENV_PENDING;
     case ENV_READY:
       return to == ENV_SUSPENDED || to == ENV_FAILED;
     case ENV_SUSPENDED:
       return to == ENV_READY;
     case ENV_FAILED:
-      return to == ENV_INITIALIZING;
+      return to == ENV_PENDING;
     case ENV_DELETING:
       return to == ENV_DELETED;
     default:

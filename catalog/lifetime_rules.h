@@ -2,9 +2,10 @@
 // Session, a turn and a snapshot. They read nothing and write nothing; the callers run them inside
 // the transaction that acts on the answer.
 //
-//   pending -> initializing -> ready <-> suspended          initializing -> failed -> initializing
-//   (explicit retry)
-//                                |                          ready -> failed (its fault server died)
+//   pending -> initializing -> ready <-> suspended      initializing -> failed -> pending (explicit
+//   retry)
+//                                |                      initializing -> pending (its daemon died)
+//                                +-> failed (its fault server died)
 //   every state but the last two -> deleting -> deleted
 #pragma once
 

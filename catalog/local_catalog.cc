@@ -236,6 +236,22 @@ class LocalCatalogImpl : public LocalCatalog {
     return {};
   }
 
+  Status ScanBackward(
+      std::string_view begin, std::string_view end,
+      const std::function<bool(std::string_view, std::string_view)>& visit) override {
+    const std::shared_ptr<OpenedDb> opened = CAIRN_TRY(Current());
+    const std::unique_ptr<rocksdb::Iterator> it(opened->db->NewIterator({}));
+    it->SeekForPrev(SliceOf(end));
+    if (it->Valid() && ViewOf(it->key()) == end) it->Prev();
+    for (; it->Valid() && ViewOf(it->key()) >= begin; it->Prev()) {
+      const std::string_view key = ViewOf(it->key());
+      const std::string value = CAIRN_TRY(cipher_.Open(key, ViewOf(it->value())));
+      if (!visit(key, value)) return {};
+    }
+    if (!it->status().ok()) return Fail(it->status(), "scanning the catalog");
+    return {};
+  }
+
   Status Check(const std::function<void(std::string_view, std::string_view)>& damage) override {
     const std::shared_ptr<OpenedDb> opened = CAIRN_TRY(Current());
     CheckTables(*opened->db, damage);
