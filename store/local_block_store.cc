@@ -128,8 +128,7 @@ Status LocalBlockStore::Recover() {
     const auto it = indexed.find(file.pack);
     if (it == indexed.end()) continue;
     gone.erase(file.pack);
-    if (it->second.file_bytes > file.file_bytes || it->second.realm != file.realm ||
-        (it->second.sealed && it->second.file_bytes != file.file_bytes)) {
+    if (it->second.file_bytes != file.file_bytes || it->second.realm != file.realm) {
       stale = file.path + " has another length than the index says";
     }
   }

@@ -1,9 +1,9 @@
 // Writes a pack in the order that docs/formats/pack.md asks for: header -> fdatasync -> fsync of
-// the folder -> frames -> fdatasync -> (when full) footer, trailer -> fdatasync. The frame's offset
-// is its nonce, so an offset is used once: after a failed write the pack is closed and nothing is
-// ever appended to it again. An fdatasync that failed is not retried, because the kernel marks the
-// pages clean although they are not on disk (fsync(2), "fsyncgate"): the bytes past the last good
-// fdatasync are cut off.
+// the folder -> frames -> fdatasync -> footer, trailer (when full) -> fdatasync. The
+// frame's offset is its nonce, so an offset is used once: after a failed write the pack is closed
+// and nothing is ever appended to it again. An fdatasync that failed is not retried, because the
+// kernel marks the pages clean although they are not on disk (fsync(2), "fsyncgate"): the bytes
+// past the last good fdatasync are cut off.
 #include "store/pack_writer.h"
 
 #include <xxhash.h>
@@ -128,19 +128,26 @@ Status PackWriter::Finish() {
   auto decoded = DecodeFooter(CAIRN_TRY(DecodeTrailer(trailer)), footer);
   CAIRN_CHECK(decoded.has_value() && decoded->entries == entries);
 
+  // Frames first: a footer that reached the disk before them would vouch for bytes that are not
+  // there.
+  Status synced = synced_end_ < end ? file_->Sync() : Status();
+  if (!synced) {
+    failed_ = true;
+    return synced;
+  }
+  synced_end_ = end;
   Status written = file_->WriteAt(end, footer + trailer);
   if (!written) {
     const Status cut = file_->Truncate(end);
     if (!cut || written.error().code() != ErrorCode::kExhausted) failed_ = true;
     return written;
   }
-  Status synced = file_->Sync();
+  synced = file_->Sync();
   if (!synced) {
     failed_ = true;
     return synced;
   }
   sealed_ = true;
-  synced_end_ = end;
   file_bytes_ = end + footer.size() + trailer.size();
   return {};
 }

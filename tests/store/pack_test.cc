@@ -1,0 +1,296 @@
+// Pack files by themselves: layout, torn tails, and a flipped bit in each part of one.
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <map>
+
+#include "store/base/hex.h"
+#include "store/block_codec.h"
+#include "store/pack_reader.h"
+#include "store/pack_writer.h"
+#include "tests/support/mem_block_store.h"
+#include "tests/support/store_world.h"
+
+namespace cairn {
+namespace {
+
+class PackTest : public testing::Test {
+ protected:
+  PackTest() {
+    realm_.bytes.fill(0xaa);
+    pack_.bytes.fill(0x11);
+    keys_.Add(realm_, TestRealmKeys(1));
+    path_ = temp_ / PackFileName(pack_);
+  }
+
+  std::unique_ptr<PackWriter> Create() {
+    auto writer = PackWriter::Create(
+        HostFileSystem(), keys_,
+        {.dir = temp_.path(), .pack = pack_, .realm = realm_, .epoch = 3, .created_ms = 1234});
+    EXPECT_TRUE(writer.has_value()) << writer.error().ToString();
+    return *std::move(writer);
+  }
+  PackEntry Append(PackWriter& writer, const std::string& plain) {
+    const EncodedBlock encoded = EncodeBlock(plain, Compression::kFast);
+    const auto entry =
+        writer.AppendBlock({.address = *keys_.AddressOf(realm_, BlockKind::kData, plain),
+                            .kind = BlockKind::kData,
+                            .codec = encoded.codec,
+                            .raw_length = static_cast<uint32_t>(plain.size()),
+                            .bytes = encoded.View(plain)});
+    EXPECT_TRUE(entry.has_value());
+    return *entry;
+  }
+  // A pack of `count` blocks; returns them by address.
+  std::map<Address, std::pair<PackEntry, std::string>> Write(int count, bool seal) {
+    auto writer = Create();
+    SeededRandom random(42);
+    std::map<Address, std::pair<PackEntry, std::string>> blocks;
+    for (int i = 0; i < count; ++i) {
+      const std::string plain =
+          i % 2 == 0 ? random.Bytes(100 + 37 * i) : std::string(500, static_cast<char>('a' + i));
+      const PackEntry entry = Append(*writer, plain);
+      blocks[entry.address] = {entry, plain};
+    }
+    EXPECT_TRUE(writer->Sync(writer->WrittenEnd()).has_value());
+    if (seal) {
+      EXPECT_TRUE(writer->Finish().has_value());
+    }
+    return blocks;
+  }
+  std::unique_ptr<PackReader> OpenReader() {
+    auto reader = PackReader::Open(HostFileSystem(), path_, pack_);
+    if (!reader) return nullptr;
+    EXPECT_TRUE((*reader)->Unlock(keys_).has_value());
+    return *std::move(reader);
+  }
+
+  TempDir temp_;
+  KeyRing keys_;
+  Id128 realm_, pack_;
+  std::string path_;
+};
+
+TEST_F(PackTest, SealedPackListsAndReadsItsBlocks) {
+  const auto blocks = Write(9, true);
+  const auto reader = OpenReader();
+  ASSERT_NE(reader, nullptr);
+  EXPECT_EQ(reader->header().epoch, 3u);
+  EXPECT_EQ(reader->header().created_ms, 1234);
+  const auto footer = reader->ReadFooter();
+  ASSERT_TRUE(footer.has_value() && footer->has_value());
+  ASSERT_EQ((*footer)->entries.size(), blocks.size());
+  EXPECT_TRUE(reader->VerifyDigest(**footer).has_value());
+  for (const PackEntry& entry : (*footer)->entries) {
+    const auto& [expected, plain] = blocks.at(entry.address);
+    EXPECT_EQ(entry, expected);
+    EXPECT_EQ(*DecodeBlock(entry.codec, *reader->ReadFrame(entry), entry.raw_length), plain);
+  }
+  const auto scan = reader->Scan((*footer)->frames_end);
+  ASSERT_TRUE(scan.has_value());
+  EXPECT_EQ(scan->entries.size(), blocks.size());
+  EXPECT_EQ(scan->torn_bytes, 0u);
+}
+
+TEST_F(PackTest, EqualPlaintextIsEncryptedDifferentlyInEachFrame) {
+  auto writer = Create();
+  const std::string plain = SeededRandom(1).Bytes(256);
+  const PackEntry a = Append(*writer, plain);
+  const PackEntry b = Append(*writer, plain);
+  const std::string bytes = ReadHostFile(path_);
+  EXPECT_NE(bytes.substr(a.offset + kFrameHeaderBytes, 256),
+            bytes.substr(b.offset + kFrameHeaderBytes, 256));
+}
+
+// The walk of a footerless pack cut at every length finds exactly the frames that are whole.
+TEST_F(PackTest, TornTailAtEveryLengthKeepsTheWholeFrames) {
+  const auto blocks = Write(4, false);
+  const std::string bytes = ReadHostFile(path_);
+  for (size_t length = kPackHeaderBytes; length <= bytes.size(); length += 3) {
+    WriteHostFile(path_, std::string_view(bytes).substr(0, length));
+    size_t whole = 0;
+    for (const auto& [address, block] : blocks) whole += block.first.EndOffset() <= length;
+    const auto scan = OpenReader()->Scan(std::nullopt);
+    ASSERT_TRUE(scan.has_value());
+    EXPECT_EQ(scan->entries.size(), whole) << length;
+    EXPECT_TRUE(scan->holes.empty());
+    EXPECT_EQ(scan->frames_end + scan->torn_bytes, length);
+  }
+}
+
+TEST_F(PackTest, TruncatedHeaderIsDataLoss) {
+  Write(1, false);
+  const std::string bytes = ReadHostFile(path_);
+  for (size_t length = 0; length < kPackHeaderBytes; length += 7) {
+    WriteHostFile(path_, std::string_view(bytes).substr(0, length));
+    EXPECT_EQ(PackReader::Open(HostFileSystem(), path_, pack_).error().code(),
+              ErrorCode::kDataLoss);
+  }
+}
+
+// Every bit of a sealed pack is covered: some verification names a flip of it, no read gives wrong
+// bytes, and at most one block is lost by it.
+TEST_F(PackTest, EveryFlippedByteIsFoundAndHurtsAtMostOneBlock) {
+  const auto blocks = Write(3, true);
+  const std::string good = ReadHostFile(path_);
+  SeededRandom random(7);
+  for (size_t at = 0; at < good.size(); ++at) {
+    const int bit = static_cast<int>(random.Below(8));
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << bit));
+    WriteHostFile(path_, bad);
+    const auto reader = OpenReader();
+    ASSERT_NE(reader, nullptr) << "a copy of the header is in the footer; byte " << at;
+    size_t lost = 0;
+    bool found = reader->header_damaged();
+    for (const auto& [address, block] : blocks) {
+      const auto bytes = reader->ReadFrame(block.first);
+      if (bytes) {
+        ASSERT_EQ(*DecodeBlock(block.first.codec, *bytes, block.first.raw_length), block.second)
+            << "wrong bytes, byte " << at;
+      } else {
+        ASSERT_EQ(bytes.error().code(), ErrorCode::kDataLoss);
+        ++lost;
+      }
+      if (!reader->VerifyStored(block.first)) found = true;
+    }
+    const auto footer = reader->ReadFooter();
+    if (!footer || !footer->has_value()) {
+      found = true;
+      EXPECT_EQ(lost, 0u);
+      EXPECT_EQ(reader->Scan(std::nullopt)->entries.size(), blocks.size());
+    }
+    EXPECT_TRUE(found) << "byte " << at << " bit " << bit;
+    EXPECT_LE(lost, 1u) << "byte " << at;
+  }
+}
+
+TEST_F(PackTest, DamagedFrameOfAFooterlessPackHidesOnlyItself) {
+  const auto blocks = Write(6, false);
+  const std::string good = ReadHostFile(path_);
+  for (const auto& [address, block] : blocks) {
+    for (const uint64_t in_frame : {0u, 20u, 50u, 70u}) {
+      std::string bad = good;
+      bad[block.first.offset + in_frame] ^= 1;
+      WriteHostFile(path_, bad);
+      const auto scan = OpenReader()->Scan(std::nullopt);
+      ASSERT_TRUE(scan.has_value());
+      EXPECT_EQ(scan->entries.size(), blocks.size() - 1);
+      for (const PackEntry& entry : scan->entries) EXPECT_NE(entry.address, address);
+      EXPECT_EQ(scan->holes.size() + (scan->torn_bytes > 0 ? 1 : 0), 1u);
+    }
+  }
+}
+
+TEST_F(PackTest, FrameMovedToAnotherOffsetIsNotAFrame) {
+  const auto blocks = Write(2, false);
+  std::string bytes = ReadHostFile(path_);
+  const PackEntry& first =
+      std::min(blocks.begin()->second.first, blocks.rbegin()->second.first,
+               [](const auto& a, const auto& b) { return a.offset < b.offset; });
+  const std::string frame = bytes.substr(first.offset, first.EndOffset() - first.offset);
+  WriteHostFile(path_, bytes + frame);
+  const auto scan = OpenReader()->Scan(std::nullopt);
+  EXPECT_EQ(scan->entries.size(), 2u);
+  EXPECT_EQ(scan->torn_bytes, frame.size());
+}
+
+TEST_F(PackTest, PackOfAnotherNameOrOtherKeysDoesNotOpen) {
+  Write(1, true);
+  Id128 other;
+  other.bytes.fill(0x22);
+  const auto opened = PackReader::Open(HostFileSystem(), path_, other);
+  EXPECT_EQ(opened.error().code(), ErrorCode::kDataLoss);
+  KeyRing wrong;
+  wrong.Add(realm_, TestRealmKeys(9));
+  auto reader = *PackReader::Open(HostFileSystem(), path_, pack_);
+  EXPECT_EQ(reader->Unlock(wrong).error().code(), ErrorCode::kDataLoss);
+  KeyRing none;
+  EXPECT_EQ(reader->Unlock(none).error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(PackTest, NewerFormatIsRefusedAsNewerNotAsDamaged) {
+  Write(1, false);
+  std::string bytes = ReadHostFile(path_);
+  bytes[10] = 2;
+  const uint64_t sum = XXH3_64bits(bytes.data(), kPackHeaderBytes - 8);
+  std::memcpy(bytes.data() + kPackHeaderBytes - 8, &sum, sizeof sum);
+  WriteHostFile(path_, bytes);
+  EXPECT_EQ(PackReader::Open(HostFileSystem(), path_, pack_).error().code(),
+            ErrorCode::kFailedPrecondition);
+}
+
+TEST_F(PackTest, ClosedWriterTakesNoMoreBlocks) {
+  auto writer = Create();
+  Append(*writer, "one");
+  ASSERT_TRUE(writer->Finish().has_value());
+  EXPECT_EQ(writer->AppendBlock({.address = {}, .raw_length = 1, .bytes = "x"}).error().code(),
+            ErrorCode::kFailedPrecondition);
+}
+
+TEST_F(PackTest, ConcurrentSyncsShareFdatasyncs) {
+  FaultyFileSystem fs(temp_ / "scratch");
+  auto writer = *PackWriter::Create(
+      fs, keys_,
+      {.dir = temp_.path(), .pack = pack_, .realm = realm_, .epoch = 1, .created_ms = 1});
+  const uint64_t before = fs.calls(FaultyFileSystem::Call::kSync);
+  Append(*writer, "one");
+  const PackEntry two = Append(*writer, "two");
+  ASSERT_TRUE(writer->Sync(two.EndOffset()).has_value());
+  ASSERT_TRUE(writer->Sync(two.EndOffset()).has_value());
+  ASSERT_TRUE(writer->Sync(two.offset).has_value());
+  EXPECT_EQ(fs.calls(FaultyFileSystem::Call::kSync), before + 1);
+}
+
+TEST(BlockCodec, StoresRawWhenLittleIsGained) {
+  const std::string noise = SeededRandom(3).Bytes(65536);
+  EXPECT_EQ(EncodeBlock(noise, Compression::kFast).codec, Codec::kRaw);
+  // 4 % compressible: not worth it. 30 %: worth it.
+  EXPECT_EQ(
+      EncodeBlock(noise.substr(0, 62900) + std::string(2636, 'a'), Compression::kBackground).codec,
+      Codec::kRaw);
+  const std::string worth = noise.substr(0, 45000) + std::string(20536, 'a');
+  const EncodedBlock encoded = EncodeBlock(worth, Compression::kFast);
+  EXPECT_EQ(encoded.codec, Codec::kZstd);
+  EXPECT_EQ(*DecodeBlock(Codec::kZstd, encoded.bytes, 65536), worth);
+}
+
+TEST(BlockCodec, WrongLengthOrGarbageIsDataLoss) {
+  const EncodedBlock encoded = EncodeBlock(std::string(1000, 'a'), Compression::kFast);
+  ASSERT_EQ(encoded.codec, Codec::kZstd);
+  EXPECT_FALSE(DecodeBlock(Codec::kZstd, encoded.bytes, 999).has_value());
+  EXPECT_FALSE(DecodeBlock(Codec::kZstd, encoded.bytes, 1001).has_value());
+  EXPECT_FALSE(DecodeBlock(Codec::kZstd, "garbage", 1000).has_value());
+  EXPECT_FALSE(DecodeBlock(Codec::kRaw, "abc", 4).has_value());
+}
+
+TEST(PackFormat, HeaderHasTheDocumentedBytes) {
+  PackHeader header{.pack = {},
+                    .realm = {},
+                    .key_id = 7,
+                    .epoch = 9,
+                    .created_ms = -1,
+                    .wrapped_key = std::string(60, 'w')};
+  header.pack.bytes.fill(0x11);
+  header.realm.bytes.fill(0x22);
+  const std::string bytes = EncodePackHeader(header);
+  EXPECT_EQ(HexEncode(bytes.substr(0, 72)),
+            "8943504b0d0a1a0a01000100a0000000"
+            "11111111111111111111111111111111"
+            "22222222222222222222222222222222"
+            "07000000000000000900000000000000"
+            "ffffffffffffffff");
+  EXPECT_EQ(*DecodePackHeader(bytes), header);
+}
+
+TEST(PackFormat, FooterWithImpossibleCountAllocatesNothing) {
+  PackHeader header{.pack = {}, .realm = {}, .wrapped_key = std::string(60, 'w')};
+  std::string footer = EncodeFooterBeforeDigest(header, {}) + std::string(32, 'd');
+  for (int i = 8; i < 16; ++i) footer[i] = static_cast<char>(0xff);
+  const auto trailer = DecodeTrailer(EncodeTrailer(160, footer));
+  ASSERT_TRUE(trailer.has_value());
+  EXPECT_EQ(DecodeFooter(*trailer, footer).error().code(), ErrorCode::kDataLoss);
+}
+
+}  // namespace
+}  // namespace cairn
