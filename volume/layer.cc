@@ -10,6 +10,7 @@
 #include "store/base/bytes.h"
 #include "store/base/check.h"
 #include "volume/chain_layer.h"
+#include "volume/extent_value.h"
 #include "volume/log_file.h"
 
 namespace cairn {
@@ -21,26 +22,6 @@ constexpr int kStepsBeforeSeek = 8;  // extent keys to step over before a seek i
 
 bool IsExtentKey(std::string_view key) {
   return key.size() > 8 && static_cast<KeyKind>(key[8]) == KeyKind::kExtent;
-}
-
-// Payload of a tree extent: {length u32, offset in block u32}; one reference
-// (docs/formats/tree.md).
-Result<Segment> DecodeTreeExtent(std::string_view key, const Entry& entry) {
-  const auto bad = [] { return Err(ErrorCode::kDataLoss, "extent in the tree is malformed"); };
-  if (entry.refs.size() != 1 || entry.refs[0].kind != BlockKind::kData) return bad();
-  ByteReader r(entry.payload);
-  Segment segment;
-  segment.source = Segment::Source::kBlock;
-  segment.offset = BigEndian64(key.substr(9));
-  segment.length_bytes = r.U32();
-  segment.source_offset = r.U32();
-  segment.block = entry.refs[0];
-  if (!r.done() || segment.length_bytes == 0 || segment.length_bytes > kGridBytes ||
-      segment.source_offset + segment.length_bytes > segment.block.raw_length_bytes ||
-      segment.offset / kGridBytes != (segment.offset + segment.length_bytes - 1) / kGridBytes) {
-    return bad();
-  }
-  return segment;
 }
 
 // The tree's side of a scan: stands on the first key that is not an extent's.
@@ -229,7 +210,8 @@ Status ChainLayer::TreeExtents(const TreeReader& tree, InodeNumber ino, const Fi
     const std::string prefix = KeyPrefix(ino, KeyKind::kExtent);
     auto cursor = CAIRN_TRY(tree.Seek(ExtentKey(ino, at / kGridBytes * kGridBytes)));
     while (cursor->valid() && cursor->key().starts_with(prefix)) {
-      Segment segment = CAIRN_TRY(DecodeTreeExtent(cursor->key(), cursor->entry()));
+      Segment segment = CAIRN_TRY(
+          DecodeExtent(BigEndian64(cursor->key().substr(prefix.size())), cursor->entry()));
       if (segment.offset >= gap.end) break;
       const uint64_t segment_end = segment.offset + segment.length_bytes;
       if (segment_end > at) {
