@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "null_fuse: %s\n", keeper.error().ToString().c_str());
     return 1;
   }
-  cairn::MountOptions options;
+  cairn::FuseMountOptions options;
   options.dir = argv[1];
   options.on_closed = request_stop;
   auto mounted = cairn::MountedVolume::Mount(**keeper, volume, options);

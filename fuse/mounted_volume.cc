@@ -20,7 +20,7 @@ constexpr int64_t kInitTimeoutMs = 30'000;
 }  // namespace
 
 Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper, Volume& volume,
-                                                            const MountOptions& options) {
+                                                            const FuseMountOptions& options) {
   std::unique_ptr<MountedVolume> mounted(new MountedVolume(keeper, volume, options));
   MountRequest& request = mounted->request_;
   request.connection = Id128::Random();

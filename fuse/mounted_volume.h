@@ -15,7 +15,7 @@
 
 namespace cairn {
 
-struct MountOptions {
+struct FuseMountOptions {
   std::string dir;  // absolute; an existing directory
   bool nosuid = true;
   bool nodev = true;
@@ -38,7 +38,7 @@ class MountedVolume {
   // Mounts through the keeper and serves. On return the mount answers. Errors:
   // KeeperClient::Mount's; Unavailable (the kernel did not finish INIT in time; unmounted again).
   static Result<std::unique_ptr<MountedVolume>> Mount(KeeperClient& keeper, Volume& volume,
-                                                      const MountOptions& options);
+                                                      const FuseMountOptions& options);
   // Unmounts lazily if that has not been done, stops.
   ~MountedVolume();
 
@@ -61,14 +61,14 @@ class MountedVolume {
   const Id128& connection() const { return request_.connection; }
 
  private:
-  MountedVolume(KeeperClient& keeper, Volume& volume, const MountOptions& options)
+  MountedVolume(KeeperClient& keeper, Volume& volume, const FuseMountOptions& options)
       : keeper_(keeper), volume_(volume), options_(options) {}
   Status Serve(UniqueFd fuse);
   void Stop();
 
   KeeperClient& keeper_;
   Volume& volume_;
-  const MountOptions options_;
+  const FuseMountOptions options_;
   MountRequest request_;
   MountedDevice device_;  // its fd has gone to the transport
   std::unique_ptr<DeviceTransport> transport_;

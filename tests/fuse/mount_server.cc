@@ -87,7 +87,7 @@ Result<std::string> Answer(MemoryVolume& volume, MountedVolume& mounted, const s
 }
 
 int Serve(int argc, char** argv) {
-  MountOptions options;
+  FuseMountOptions options;
   MemoryVolumeOptions volume_options;
   int keeper_fd = -1;
   options.dir = argv[1];
