@@ -58,7 +58,8 @@ Result<std::vector<LocalBlockStore::PackBlock>> LocalBlockStore::ListBlocks(cons
 Result<std::vector<LocalBlockStore::PackBlock>> LocalBlockStore::ListBlocksLocked(
     const Id128& pack, const PackReader& reader) {
   std::vector<PackBlock> blocks;
-  for (const PackEntry& entry : CAIRN_TRY(ListPack(reader)).entries) {
+  const PackListing listing = CAIRN_TRY(ListPack(reader));
+  for (const PackEntry& entry : listing.entries) {
     PackBlock block{.entry = entry};
     ReaderLock lock(index_gate_);
     const std::optional<BlockLocation> location = CAIRN_TRY(index_->Get(entry.address));
