@@ -36,6 +36,8 @@ struct ReaperHooks {
   // Revokes (unmounts, closes) and deletes the volume's journals. Idempotent.
   std::function<Status(const catalog::Environment&)> revoke_environment;
   std::function<Status(const catalog::Volume&)> remove_volume;
+  // Whether an operation in flight needs a point that no record refers to yet.
+  std::function<bool(const catalog::Point&)> point_is_held;
 };
 
 class Reaper {

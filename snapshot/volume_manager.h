@@ -12,11 +12,8 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "catalog/catalog.h"
 #include "catalog/records.pb.h"
@@ -24,7 +21,6 @@
 #include "store/base/clock.h"
 #include "store/base/error.h"
 #include "store/base/file_system.h"
-#include "store/base/mutex.h"
 #include "store/block_store.h"
 #include "store/key_ring.h"
 #include "store/tree.h"
@@ -73,8 +69,9 @@ class VolumeManager {
 
   // Barrier (if mounted), freeze, then one catalog transaction: the PointRecord and whatever `commit` adds. Durable and O(1) on return; the seal
   // follows in the background. `commit` may be called several times (aborted transactions); an error from it leaves the point as an unreferenced,
-  // harmless generation.
-  using CommitPoint = std::function<Status(CatalogTransaction&, const catalog::PointRecord&)>;
+  // harmless generation. The view is the frozen state.
+  using CommitPoint =
+      std::function<Status(CatalogTransaction&, const catalog::PointRecord&, const FsView&)>;
   Result<catalog::PointRecord> Freeze(const std::string& org, const std::string& env, const CommitPoint& commit);
 
   // As Freeze, in two steps for a pause: the guest's memory is captured between them. The volume is read-only from the first on; if it is destroyed
@@ -89,6 +86,11 @@ class VolumeManager {
   Result<std::unique_ptr<FrozenVolume>> FreezeForPause(const std::string& org, const std::string& env);
   // Ends the read-only state of a suspended volume that is open (resume).
   Status Thaw(const std::string& org, const std::string& env);
+
+  // Makes `point` the content of the Environment's volume, which must not be mounted: everything frozen is sealed first, then one transaction
+  // sets Volume.root and bumps rollback_epoch. next_ino stays. `commit` adds to that transaction.
+  Status RollBack(const std::string& org, const std::string& env, const catalog::Point& point,
+                  const std::function<Status(CatalogTransaction&)>& commit);
 
   // The view of a Point, sealed or not. NotFound without its record.
   Result<FsView> ViewOf(const catalog::Point& point);
@@ -106,6 +108,9 @@ class VolumeManager {
 
   // Called with each newly sealed point, from the sealer's thread, after the commit (artifacts/ uses it).
   void OnSealed(std::function<void(const catalog::PointRecord&)> callback);
+
+  // Whether a pause in flight still needs this point (no record refers to it yet). For the reaper.
+  bool IsHeld(const catalog::Point& point);
 
   Result<VolumeStatus> StatusOf(const std::string& org, const std::string& env);
 

@@ -1,0 +1,656 @@
+// What callers ask of the volumes of Environments: first use, mount, freeze, fork, rollback, removal.
+//
+// Steps of a freeze: wait for room (at most max_unsealed_generations) -> barrier of the mount -> Volume::Freeze (gate, rotate,
+// fdatasync) -> one synced catalog transaction with the PointRecord and the caller's records. A crash before the transaction leaves
+// a generation that nobody refers to: it is replayed and sealed like any other.
+//
+// Steps of first use: Environment initializing (with a volume id) -> volume record -> /workspace in one journal, synced -> ready. A crash between
+// any two is taken up by the next caller: each step finds what the one before it left.
+#include "snapshot/volume_manager.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "catalog/keys.h"
+#include "catalog/typed_records.h"
+#include "snapshot/volume_manager_internal.h"
+#include "store/base/check.h"
+#include "store/base/log.h"
+#include "store/base/random.h"
+#include "volume/fs_root.h"
+
+namespace cairn {
+
+namespace {
+
+Error NotThere(const std::string& env) {
+  return Error(ErrorCode::kNotFound, "no environment " + env);
+}
+
+Result<Id128> RealmOf(Catalog& catalog, const std::string& org) {
+  const auto record = CAIRN_TRY(GetRecord<catalog::Organization>(catalog, OrganizationKey(org)));
+  if (!record || record->deleted_ms() != 0) {
+    return Err(ErrorCode::kNotFound, "no organization " + org);
+  }
+  return Id128::FromView(record->realm());
+}
+
+}  // namespace
+
+catalog::Point MakePointId(const Id128& volume, uint64_t generation) {
+  catalog::Point point;
+  point.set_volume(std::string(volume.view()));
+  point.set_generation(generation);
+  return point;
+}
+
+VolumeManager::VolumeManager(const VolumeManagerOptions& options, FileSystem& fs, KeyRing& keys,
+                             BlockStore& store, NodeCache& nodes, Catalog& catalog, Clock& clock,
+                             MountService& mounts)
+    : state_(new State{.options = options,
+                       .fs = fs,
+                       .keys = keys,
+                       .store = store,
+                       .nodes = nodes,
+                       .catalog = catalog,
+                       .clock = clock,
+                       .mounts = mounts}) {}
+
+VolumeManager::~VolumeManager() { CAIRN_CHECK(!state_->sealer.joinable()); }
+
+void VolumeManager::Start() {
+  state_->sealer = std::thread([this] { state_->RunSealer(); });
+}
+
+void VolumeManager::Stop() {
+  std::vector<std::shared_ptr<OpenVolume>> open;
+  {
+    MutexLock lock(state_->mutex);
+    state_->stopping = true;
+    for (const auto& [id, volume] : state_->open) open.push_back(volume);
+  }
+  state_->changed.NotifyAll();
+  if (state_->sealer.joinable()) state_->sealer.join();
+  for (const auto& volume : open) {
+    const Status unmounted = state_->mounts.Unmount(volume->id, /*force=*/true);
+    if (!unmounted && unmounted.error().code() != ErrorCode::kNotFound) {
+      LogWarning("unmount_failed", {{"env", volume->env}, {"error", unmounted.error().ToString()}});
+    }
+  }
+  for (const auto& volume : open) {
+    const Status closed = state_->Close(volume);
+    if (!closed) {
+      LogWarning("close_failed", {{"env", volume->env}, {"error", closed.error().ToString()}});
+    }
+  }
+}
+
+// ---- opening ----
+
+Result<std::shared_ptr<const Layer>> VolumeManager::State::RootLayer(const Id128& realm,
+                                                                     std::string_view root,
+                                                                     uint64_t generation) {
+  TreeRoot tree;
+  if (!root.empty()) {
+    const BlockRef ref = CAIRN_TRY(BlockRef::Decode(root));
+    tree = CAIRN_TRY(LoadFsRoot(store, realm, ref)).tree;
+  }
+  return TreeLayer(store, std::make_shared<TreeReader>(store, nodes, realm, tree), generation);
+}
+
+Result<std::shared_ptr<const Layer>> VolumeManager::State::PointLayer(
+    const catalog::PointRecord& record) {
+  const uint64_t generation = record.point().generation();
+  if (!record.root().empty()) {
+    return RootLayer(CAIRN_TRY(RealmOf(catalog, record.org())), record.root(), generation);
+  }
+  const Id128 volume = Id128::FromView(record.point().volume());
+  const auto open = CAIRN_TRY(OpenById(volume));
+  for (const auto& layer : open->volume->head().unsealed()) {
+    if (layer->generation() == generation) return layer;
+  }
+  // It was sealed while we looked.
+  const auto again = CAIRN_TRY(GetRecord<catalog::PointRecord>(catalog, PointKey(volume, generation)));
+  if (again && !again->root().empty()) {
+    return RootLayer(CAIRN_TRY(RealmOf(catalog, record.org())), again->root(), generation);
+  }
+  return Err(ErrorCode::kDataLoss, "generation " + std::to_string(generation) + " of volume " +
+                                       volume.ToHex() + " is neither sealed nor in its journals");
+}
+
+Result<std::shared_ptr<OpenVolume>> VolumeManager::State::OpenById(const Id128& volume) {
+  {
+    MutexLock lock(mutex);
+    const auto found = open.find(volume);
+    if (found != open.end()) return found->second;
+  }
+  const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, VolumeKey(volume)));
+  if (!record) return Err(ErrorCode::kNotFound, "no volume " + volume.ToHex());
+  bool read_only = false;
+  const auto env =
+      CAIRN_TRY(GetRecord<catalog::Environment>(catalog, EnvironmentKey(record->org(), record->env())));
+  if (!env || env->state() != catalog::ENV_READY) {
+    read_only = !env || env->state() != catalog::ENV_INITIALIZING;
+  }
+  return Open(*record, read_only);
+}
+
+Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Volume& record,
+                                                               bool read_only) {
+  const Id128 id = Id128::FromView(record.id());
+  std::shared_ptr<Mutex> opener;
+  {
+    MutexLock lock(mutex);
+    const auto found = open.find(id);
+    if (found != open.end()) return found->second;
+    auto& slot = opening[id];
+    if (!slot) slot = std::make_shared<Mutex>();
+    opener = slot;
+  }
+  MutexLock one_opener(*opener);
+  {
+    MutexLock lock(mutex);
+    const auto found = open.find(id);
+    if (found != open.end()) return found->second;
+    if (stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
+  }
+  // The record may have moved on (a seal, a rollback) since the caller read it.
+  const auto now = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, VolumeKey(id)));
+  if (!now) return Err(ErrorCode::kNotFound, "no volume " + id.ToHex());
+
+  auto opened = std::make_shared<OpenVolume>();
+  opened->id = id;
+  opened->realm = CAIRN_TRY(RealmOf(catalog, now->org()));
+  opened->org = now->org();
+  opened->env = now->env();
+
+  VolumeOptions volume_options;
+  volume_options.hash_seed = now->hash_seed();
+  volume_options.rollback_epoch = now->rollback_epoch();
+  volume_options.read_only = read_only;
+  HeadOptions& head = volume_options.head;
+  head.volume = id;
+  head.realm = opened->realm;
+  head.dir = options.volumes_dir + "/" + id.ToHex();
+  head.sealed_through_generation = now->sealed_through_generation();
+  head.next_ino = std::max<uint64_t>(now->next_ino(), kFirstFreeInode);
+  head.base_inodes = now->base_inodes();
+  head.base_bytes = now->base_bytes();
+  if (now->has_base_point() && now->root().empty()) {
+    const catalog::Point& base = now->base_point();
+    const auto point = CAIRN_TRY(GetRecord<catalog::PointRecord>(
+        catalog, PointKey(Id128::FromView(base.volume()), base.generation())));
+    if (!point) return Err(ErrorCode::kDataLoss, "the point that volume " + id.ToHex() + " was forked from has no record");
+    head.base = CAIRN_TRY(PointLayer(*point));
+    if (point->root().empty()) opened->base_point = base;
+  } else {
+    head.base = CAIRN_TRY(RootLayer(opened->realm, now->root(), now->sealed_through_generation()));
+  }
+  const auto env = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, EnvironmentKey(now->org(), now->env())));
+  if (env) {
+    volume_options.quota_bytes = env->quota_bytes();
+    volume_options.quota_inodes = env->quota_inodes();
+  }
+  opened->volume = CAIRN_TRY(Volume::Open(fs, keys, store, clock, volume_options));
+  {
+    MutexLock lock(mutex);
+    open[id] = opened;
+    opening.erase(id);
+  }
+  if (!opened->volume->head().unsealed().empty()) RequestSeal(id);
+  return opened;
+}
+
+Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::string& org,
+                                                                const std::string& env) {
+  const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, EnvironmentKey(org, env)));
+  if (!record || record->state() == catalog::ENV_DELETED) return std::unexpected(NotThere(env));
+  if (record->state() == catalog::ENV_DELETING) {
+    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
+  }
+  if (record->volume().empty()) {
+    return Err(ErrorCode::kFailedPrecondition,
+               "environment " + env + " was never used: it has no files yet");
+  }
+  auto opened = CAIRN_TRY(OpenById(Id128::FromView(record->volume())));
+  return Target{*record, std::move(opened)};
+}
+
+Status VolumeManager::State::Close(const std::shared_ptr<OpenVolume>& volume) {
+  MutexLock operation(volume->operation);
+  if (volume->volume == nullptr) return {};
+  Status result;
+  if (!volume->volume->head().failed()) {
+    if (volume->volume->head().active_records() > 0) {
+      const auto frozen = volume->volume->Freeze();
+      if (!frozen) result = std::unexpected(frozen.error());
+    }
+    if (result) result = SealVolume(volume);
+  }
+  MutexLock lock(mutex);
+  open.erase(volume->id);
+  wanted.erase(volume->id);
+  return result;
+}
+
+// ---- first use ----
+
+Status VolumeManager::EnsureInitialized(const std::string& org, const std::string& env) {
+  State& s = *state_;
+  const std::string key = EnvironmentKey(org, env);
+  std::shared_ptr<Mutex> once;
+  {
+    MutexLock lock(s.mutex);
+    auto& slot = s.initializing[key];
+    if (!slot) slot = std::make_shared<Mutex>();
+    once = slot;
+  }
+  MutexLock one_initialiser(*once);
+
+  // Claim: the record gets its volume, once.
+  catalog::Environment record;
+  bool ready = false;
+  CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
+    const auto found = CAIRN_TRY(GetRecord<catalog::Environment>(txn, key));
+    if (!found || found->state() == catalog::ENV_DELETED) return std::unexpected(NotThere(env));
+    record = *found;
+    ready = record.state() == catalog::ENV_READY || record.state() == catalog::ENV_SUSPENDED;
+    if (ready) return {};
+    if (record.state() == catalog::ENV_DELETING) {
+      return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
+    }
+    if (record.state() == catalog::ENV_FAILED) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 "environment " + env + " failed to initialise: " + record.failure());
+    }
+    record.set_state(catalog::ENV_INITIALIZING);
+    record.set_updated_ms(s.clock.NowMs());
+    if (record.volume().empty()) {
+      const Id128 id = Id128::Random();
+      record.set_volume(std::string(id.view()));
+      catalog::Volume volume;
+      volume.set_id(std::string(id.view()));
+      volume.set_env(env);
+      volume.set_org(org);
+      volume.set_next_ino(kFirstFreeInode);
+      SeededRandom seed(BigEndian64(RandomBytes(8)));
+      volume.set_hash_seed(seed.Next());
+      PutRecord(txn, VolumeKey(id), volume);
+    }
+    PutRecord(txn, key, record);
+    return {};
+  }));
+  if (ready) return {};
+
+  auto set_up = [&]() -> Status {
+    const auto open = CAIRN_TRY(s.OpenById(Id128::FromView(record.volume())));
+    const OpContext root;
+    for (const std::string& path : {std::string("workspace"), std::string("workspace/outputs")}) {
+      const size_t slash = path.rfind('/');
+      InodeNumber parent = kRootInode;
+      if (slash != std::string::npos) {
+        parent = CAIRN_TRY(open->volume->View().Resolve(path.substr(0, slash)));
+      }
+      const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
+      auto made = open->volume->MakeDir(root, parent, name, 0755);
+      if (!made && made.error().code() != ErrorCode::kAlreadyExists) {
+        return std::unexpected(made.error());
+      }
+      const InodeNumber ino = CAIRN_TRY(open->volume->View().Resolve(path));
+      SetAttributes owner;
+      owner.uid = record.workspace_uid();
+      owner.gid = record.workspace_gid();
+      CAIRN_TRY(open->volume->SetAttr(root, ino, owner));
+    }
+    return open->volume->Sync();
+  };
+  const Status made = set_up();
+  const bool transient = !made && (made.error().code() == ErrorCode::kUnavailable ||
+                                   made.error().code() == ErrorCode::kExhausted);
+  if (transient) return made;  // stays initializing: the next caller goes on
+
+  CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
+    auto found = CAIRN_TRY(GetRecord<catalog::Environment>(txn, key));
+    if (!found || found->state() != catalog::ENV_INITIALIZING) {
+      return Err(ErrorCode::kFailedPrecondition, "environment " + env + " was deleted meanwhile");
+    }
+    found->set_state(made ? catalog::ENV_READY : catalog::ENV_FAILED);
+    found->set_was_initialized(made.has_value());
+    if (!made) found->set_failure(std::string(ErrorCodeName(made.error().code())));
+    found->set_updated_ms(s.clock.NowMs());
+    PutRecord(txn, key, *found);
+    if (made) {
+      const Id128 id = Id128::FromView(found->volume());
+      auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, VolumeKey(id)));
+      if (!volume) return Err(ErrorCode::kInternal, "volume record is gone");
+      volume->set_initialized(true);
+      PutRecord(txn, VolumeKey(id), *volume);
+    }
+    return {};
+  }));
+  return made;
+}
+
+// ---- mount ----
+
+Status VolumeManager::Mount(const std::string& org, const std::string& env, const std::string& dir,
+                            const MountOptions& options) {
+  CAIRN_TRY(EnsureInitialized(org, env));
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  if (target.env.state() == catalog::ENV_SUSPENDED && !options.read_only) {
+    return Err(ErrorCode::kFailedPrecondition,
+               "environment " + env + " is suspended: resume it first, or mount it read-only");
+  }
+  MutexLock operation(target.open->operation);
+  const std::string where = state_->mounts.MountedAt(target.open->id);
+  if (!where.empty()) {
+    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is mounted at " + where);
+  }
+  return state_->mounts.Mount(*target.open->volume, dir, options);
+}
+
+Status VolumeManager::Unmount(const std::string& org, const std::string& env, bool force) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  MutexLock operation(target.open->operation);
+  CAIRN_TRY(state_->mounts.Unmount(target.open->id, force));
+  CAIRN_TRY(target.open->volume->Sync());
+  if (target.open->volume->head().active_records() > 0) {
+    CAIRN_TRY(target.open->volume->Freeze());
+    state_->RequestSeal(target.open->id);
+  }
+  return {};
+}
+
+Result<std::string> VolumeManager::MountedAt(const std::string& org, const std::string& env) {
+  const auto record =
+      CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, EnvironmentKey(org, env)));
+  if (!record || record->volume().empty()) return std::string();
+  return state_->mounts.MountedAt(Id128::FromView(record->volume()));
+}
+
+Result<std::shared_ptr<Volume>> VolumeManager::OpenForWrite(const std::string& org,
+                                                            const std::string& env) {
+  CAIRN_TRY(EnsureInitialized(org, env));
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  if (target.env.state() != catalog::ENV_READY) {
+    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is suspended: resume it first");
+  }
+  const std::string where = state_->mounts.MountedAt(target.open->id);
+  if (!where.empty()) {
+    return Err(ErrorCode::kFailedPrecondition,
+               "environment " + env + " is mounted at " + where + ": write there, or unmount it");
+  }
+  return std::shared_ptr<Volume>(target.open, target.open->volume.get());
+}
+
+Result<FsView> VolumeManager::ViewNow(const std::string& org, const std::string& env) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  if (!state_->mounts.MountedAt(target.open->id).empty()) {
+    CAIRN_TRY(state_->mounts.Barrier(target.open->id));
+  }
+  return target.open->volume->View();
+}
+
+Result<VolumeStatus> VolumeManager::StatusOf(const std::string& org, const std::string& env) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  return target.open->volume->GetStatus();
+}
+
+// ---- freeze ----
+
+Result<std::shared_ptr<const Layer>> VolumeManager::State::FreezeLocked(OpenVolume& volume) {
+  if (!mounts.MountedAt(volume.id).empty()) CAIRN_TRY(mounts.Barrier(volume.id));
+  return volume.volume->Freeze();
+}
+
+catalog::PointRecord VolumeManager::State::MakePoint(OpenVolume& volume, const Layer& layer) {
+  const HeadState head = volume.volume->head().state();
+  catalog::PointRecord record;
+  *record.mutable_point() = MakePointId(volume.id, layer.generation());
+  record.set_org(volume.org);
+  record.set_frozen_ms(clock.NowMs());
+  record.set_hash_seed(volume.volume->hash_seed());
+  record.set_next_ino(head.next_ino);
+  record.set_inodes(head.total_inodes);
+  record.set_bytes(head.total_bytes);
+  return record;
+}
+
+Status VolumeManager::State::CommitPointRecord(const catalog::PointRecord& record,
+                                               const FsView& view, const CommitPoint& commit) {
+  const std::string key =
+      PointKey(Id128::FromView(record.point().volume()), record.point().generation());
+  return catalog.Run([&](CatalogTransaction& txn) -> Status {
+    PutRecord(txn, key, record);
+    return commit(txn, record, view);
+  });
+}
+
+Result<catalog::PointRecord> VolumeManager::Freeze(const std::string& org, const std::string& env,
+                                                   const CommitPoint& commit) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  OpenVolume& open = *target.open;
+  CAIRN_TRY(state_->WaitForRoom(open));
+  MutexLock operation(open.operation);
+  const auto layer = CAIRN_TRY(state_->FreezeLocked(open));
+  const catalog::PointRecord record = state_->MakePoint(open, *layer);
+  const Status committed =
+      state_->CommitPointRecord(record, FsView(layer, open.volume->hash_seed()), commit);
+  state_->RequestSeal(open.id);  // only now: the sealer must find the PointRecord
+  if (!committed) return std::unexpected(committed.error());
+  return record;
+}
+
+namespace {
+
+class PausedVolume final : public VolumeManager::FrozenVolume {
+ public:
+  using Committer = std::function<Status(const VolumeManager::CommitPoint&)>;
+  PausedVolume(std::shared_ptr<OpenVolume> open, catalog::PointRecord point, FsView view, Committer commit,
+               std::function<void()> done)
+      : open_(std::move(open)), point_(std::move(point)), view_(std::move(view)), commit_(std::move(commit)), done_(std::move(done)) {}
+  ~PausedVolume() override {
+    if (!committed_) open_->volume->SetReadOnly(false);
+    done_();
+  }
+  const catalog::PointRecord& point() const override { return point_; }
+  FsView view() const override { return view_; }
+  Status Commit(const VolumeManager::CommitPoint& commit) override {
+    CAIRN_TRY(commit_(commit));
+    committed_ = true;
+    return {};
+  }
+
+ private:
+  std::shared_ptr<OpenVolume> open_;
+  catalog::PointRecord point_;
+  FsView view_;
+  Committer commit_;
+  std::function<void()> done_;
+  bool committed_ = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPause(
+    const std::string& org, const std::string& env) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  if (target.env.state() != catalog::ENV_READY) {
+    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is not running");
+  }
+  const std::shared_ptr<OpenVolume> open = target.open;
+  CAIRN_TRY(state_->WaitForRoom(*open));
+  MutexLock operation(open->operation);
+  if (!state_->mounts.MountedAt(open->id).empty()) CAIRN_TRY(state_->mounts.Barrier(open->id));
+  open->volume->SetReadOnly(true);
+  const auto layer = open->volume->Freeze();
+  if (!layer) {
+    open->volume->SetReadOnly(false);
+    return std::unexpected(layer.error());
+  }
+  const catalog::PointRecord record = state_->MakePoint(*open, **layer);
+  const FsView view(*layer, open->volume->hash_seed());
+  const std::string point_key =
+      PointKey(Id128::FromView(record.point().volume()), record.point().generation());
+  {
+    MutexLock lock(state_->mutex);
+    state_->held.insert(point_key);
+  }
+  const auto let_go = [s = state_.get(), point_key, id = open->id] {
+    {
+      MutexLock lock(s->mutex);
+      s->held.erase(s->held.find(point_key));
+    }
+    s->RequestSeal(id);
+  };
+  // The PointRecord is durable before the memory is captured, so that a seal that runs meanwhile finds it; nothing refers to it yet.
+  const Status recorded = state_->CommitPointRecord(
+      record, view, [](CatalogTransaction&, const catalog::PointRecord&, const FsView&) -> Status { return {}; });
+  if (!recorded) {
+    let_go();
+    open->volume->SetReadOnly(false);
+    return std::unexpected(recorded.error());
+  }
+  State* const s = state_.get();
+  return std::make_unique<PausedVolume>(
+      open, record, view,
+      [s, point_key, view](const CommitPoint& commit) -> Status {
+        return s->catalog.Run([&](CatalogTransaction& txn) -> Status {
+          const auto now = CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, point_key));
+          if (!now) return Err(ErrorCode::kFailedPrecondition, "the frozen state was removed");
+          return commit(txn, *now, view);
+        });
+      },
+      let_go);
+}
+
+bool VolumeManager::IsHeld(const catalog::Point& point) {
+  MutexLock lock(state_->mutex);
+  return state_->held.contains(PointKey(Id128::FromView(point.volume()), point.generation()));
+}
+
+Status VolumeManager::Thaw(const std::string& org, const std::string& env) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  target.open->volume->SetReadOnly(false);
+  return {};
+}
+
+// ---- views, forks, rollback ----
+
+Result<FsView> VolumeManager::ViewOf(const catalog::Point& point) {
+  const Id128 volume = Id128::FromView(point.volume());
+  const auto record = CAIRN_TRY(
+      GetRecord<catalog::PointRecord>(state_->catalog, PointKey(volume, point.generation())));
+  if (!record) return Err(ErrorCode::kNotFound, "no such frozen state");
+  return FsView(CAIRN_TRY(state_->PointLayer(*record)), record->hash_seed());
+}
+
+Result<catalog::Volume> VolumeManager::ForkVolume(CatalogTransaction& txn,
+                                                  const catalog::PointRecord& point,
+                                                  const std::string& org,
+                                                  const std::string& new_env) {
+  const Id128 source = Id128::FromView(point.point().volume());
+  const auto now =
+      CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, PointKey(source, point.point().generation())));
+  if (!now) return Err(ErrorCode::kNotFound, "no such frozen state");
+  const Id128 id = Id128::Random();
+  catalog::Volume volume;
+  volume.set_id(std::string(id.view()));
+  volume.set_env(new_env);
+  volume.set_org(org);
+  if (now->root().empty()) {
+    *volume.mutable_base_point() = now->point();
+  } else {
+    volume.set_root(now->root());
+  }
+  volume.set_next_ino(now->next_ino());
+  volume.set_hash_seed(now->hash_seed());
+  volume.set_base_inodes(now->inodes());
+  volume.set_base_bytes(now->bytes());
+  volume.set_initialized(true);
+  PutRecord(txn, VolumeKey(id), volume);
+  return volume;
+}
+
+Status VolumeManager::RollBack(const std::string& org, const std::string& env,
+                               const catalog::Point& point,
+                               const std::function<Status(CatalogTransaction&)>& commit) {
+  auto target = CAIRN_TRY(state_->Find(org, env));
+  const std::shared_ptr<OpenVolume> open = target.open;
+  const std::string where = state_->mounts.MountedAt(open->id);
+  if (!where.empty()) {
+    return Err(ErrorCode::kFailedPrecondition,
+               "environment " + env + " is mounted at " + where + ": unmount it before it is rolled back");
+  }
+  open->volume->SetReadOnly(true);
+  const InodeNumber next_ino = open->volume->head().state().next_ino;
+  CAIRN_TRY(state_->Close(open));  // seals all: points of later generations keep their roots
+  const auto sealed = CAIRN_TRY(WaitSealed(point, 600000));
+  return state_->catalog.Run([&](CatalogTransaction& txn) -> Status {
+    auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, VolumeKey(open->id)));
+    if (!volume) return Err(ErrorCode::kNotFound, "no volume");
+    volume->set_root(sealed.root());
+    volume->set_base_inodes(sealed.inodes());
+    volume->set_base_bytes(sealed.bytes());
+    volume->set_next_ino(std::max<uint64_t>(volume->next_ino(), next_ino));
+    volume->set_rollback_epoch(volume->rollback_epoch() + 1);
+    PutRecord(txn, VolumeKey(open->id), *volume);
+    return commit(txn);
+  });
+}
+
+// ---- removal ----
+
+Status VolumeManager::Revoke(const std::string& org, const std::string& env) {
+  const auto record =
+      CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, EnvironmentKey(org, env)));
+  if (!record || record->volume().empty()) return {};
+  const Id128 id = Id128::FromView(record->volume());
+  std::shared_ptr<OpenVolume> open;
+  {
+    MutexLock lock(state_->mutex);
+    const auto found = state_->open.find(id);
+    if (found != state_->open.end()) open = found->second;
+  }
+  if (open == nullptr) return {};
+  open->volume->SetReadOnly(true);
+  MutexLock operation(open->operation);
+  if (!state_->mounts.MountedAt(id).empty()) return state_->mounts.Unmount(id, /*force=*/true);
+  return {};
+}
+
+Status VolumeManager::RemoveVolume(const catalog::Volume& volume) {
+  const Id128 id = Id128::FromView(volume.id());
+  // Whatever froze here and may be referenced gets its root first; afterwards the journals hold nothing that anybody needs.
+  std::vector<catalog::Point> unsealed;
+  const std::string prefix = PointPrefix(id);
+  CAIRN_TRY(ScanRecords<catalog::PointRecord>(
+      state_->catalog, prefix, [&](std::string_view, const catalog::PointRecord& point) {
+        if (point.root().empty()) unsealed.push_back(point.point());
+        return true;
+      }));
+  for (const catalog::Point& point : unsealed) CAIRN_TRY(WaitSealed(point, 600000));
+  std::shared_ptr<OpenVolume> open;
+  {
+    MutexLock lock(state_->mutex);
+    const auto found = state_->open.find(id);
+    if (found != state_->open.end()) open = found->second;
+  }
+  if (open != nullptr) {
+    MutexLock operation(open->operation);
+    MutexLock sealing(open->sealing);
+    if (!state_->mounts.MountedAt(id).empty()) CAIRN_TRY(state_->mounts.Unmount(id, true));
+    MutexLock lock(state_->mutex);
+    state_->open.erase(id);
+    state_->wanted.erase(id);
+  }
+  return RemoveTree(state_->fs, state_->options.volumes_dir + "/" + id.ToHex());
+}
+
+void VolumeManager::OnSealed(std::function<void(const catalog::PointRecord&)> callback) {
+  MutexLock lock(state_->mutex);
+  state_->callbacks.push_back(std::move(callback));
+}
+
+}  // namespace cairn
