@@ -37,8 +37,8 @@ struct ResumeResult {
 // Thread-safe. All ids are checked against `org`: foreign and missing are the same NotFound.
 class SnapshotService {
  public:
-  SnapshotService(Catalog& catalog, BlockStore& store, const KeyRing& keys, VolumeManager& volumes, Clock& clock,
-                  uint64_t server_epoch);
+  SnapshotService(Catalog& catalog, BlockStore& store, KeyRing& keys, FileSystem& fs, VolumeManager& volumes,
+                  Clock& clock, uint64_t server_epoch);
 
   // Barrier, freeze, record. O(1).
   Result<catalog::Snapshot> Create(const std::string& org, const std::string& env, const std::string& name,
@@ -58,9 +58,15 @@ class SnapshotService {
   Result<ResumeResult> Resume(const std::string& org, const std::string& env, const ResumeRequest& request);
 
  private:
+  catalog::Snapshot NewSnapshot(const std::string& org, const std::string& env, const std::string& name);
+  Status FillVolumeFields(CatalogTransaction& txn, const catalog::Environment& env, catalog::Snapshot& snapshot);
+  Result<catalog::Snapshot> WithDurability(catalog::Snapshot snapshot);
+  Status EndFailedOperation(const std::string& org, const std::string& operation, const Error& error);
+
   Catalog& catalog_;
   BlockStore& store_;
-  const KeyRing& keys_;  // a restore recomputes the addresses of what it writes
+  KeyRing& keys_;
+  FileSystem& fs_;
   VolumeManager& volumes_;
   Clock& clock_;
   uint64_t server_epoch_;

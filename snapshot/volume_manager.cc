@@ -29,7 +29,7 @@ Error NotThere(const std::string& env) {
 }
 
 Result<Id128> RealmOf(Catalog& catalog, const std::string& org) {
-  const auto record = CAIRN_TRY(GetRecord<catalog::Organization>(catalog, OrganizationKey(org)));
+  const auto record = CAIRN_TRY(GetRecord<catalog::Organization>(catalog, keys::Organization(org)));
   if (!record || record->deleted_ms() != 0) {
     return Err(ErrorCode::kNotFound, "no organization " + org);
   }
@@ -111,7 +111,7 @@ Result<std::shared_ptr<const Layer>> VolumeManager::State::PointLayer(
     if (layer->generation() == generation) return layer;
   }
   // It was sealed while we looked.
-  const auto again = CAIRN_TRY(GetRecord<catalog::PointRecord>(catalog, PointKey(volume, generation)));
+  const auto again = CAIRN_TRY(GetRecord<catalog::PointRecord>(catalog, keys::Point(volume.view(), generation)));
   if (again && !again->root().empty()) {
     return RootLayer(CAIRN_TRY(RealmOf(catalog, record.org())), again->root(), generation);
   }
@@ -125,11 +125,11 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::OpenById(const Id128& 
     const auto found = open.find(volume);
     if (found != open.end()) return found->second;
   }
-  const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, VolumeKey(volume)));
+  const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, keys::Volume(volume.view())));
   if (!record) return Err(ErrorCode::kNotFound, "no volume " + volume.ToHex());
   bool read_only = false;
   const auto env =
-      CAIRN_TRY(GetRecord<catalog::Environment>(catalog, EnvironmentKey(record->org(), record->env())));
+      CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(record->org(), record->env())));
   if (!env || env->state() != catalog::ENV_READY) {
     read_only = !env || env->state() != catalog::ENV_INITIALIZING;
   }
@@ -156,7 +156,7 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
     if (stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
   }
   // The record may have moved on (a seal, a rollback) since the caller read it.
-  const auto now = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, VolumeKey(id)));
+  const auto now = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, keys::Volume(id.view())));
   if (!now) return Err(ErrorCode::kNotFound, "no volume " + id.ToHex());
 
   auto opened = std::make_shared<OpenVolume>();
@@ -180,14 +180,14 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   if (now->has_base_point() && now->root().empty()) {
     const catalog::Point& base = now->base_point();
     const auto point = CAIRN_TRY(GetRecord<catalog::PointRecord>(
-        catalog, PointKey(Id128::FromView(base.volume()), base.generation())));
+        catalog, keys::Point(base.volume(), base.generation())));
     if (!point) return Err(ErrorCode::kDataLoss, "the point that volume " + id.ToHex() + " was forked from has no record");
     head.base = CAIRN_TRY(PointLayer(*point));
     if (point->root().empty()) opened->base_point = base;
   } else {
     head.base = CAIRN_TRY(RootLayer(opened->realm, now->root(), now->sealed_through_generation()));
   }
-  const auto env = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, EnvironmentKey(now->org(), now->env())));
+  const auto env = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(now->org(), now->env())));
   if (env) {
     volume_options.quota_bytes = env->quota_bytes();
     volume_options.quota_inodes = env->quota_inodes();
@@ -204,7 +204,7 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
 
 Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::string& org,
                                                                 const std::string& env) {
-  const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, EnvironmentKey(org, env)));
+  const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(org, env)));
   if (!record || record->state() == catalog::ENV_DELETED) return std::unexpected(NotThere(env));
   if (record->state() == catalog::ENV_DELETING) {
     return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
@@ -238,7 +238,7 @@ Status VolumeManager::State::Close(const std::shared_ptr<OpenVolume>& volume) {
 
 Status VolumeManager::EnsureInitialized(const std::string& org, const std::string& env) {
   State& s = *state_;
-  const std::string key = EnvironmentKey(org, env);
+  const std::string key = keys::Environment(org, env);
   std::shared_ptr<Mutex> once;
   {
     MutexLock lock(s.mutex);
@@ -276,7 +276,7 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
       volume.set_next_ino(kFirstFreeInode);
       SeededRandom seed(BigEndian64(RandomBytes(8)));
       volume.set_hash_seed(seed.Next());
-      PutRecord(txn, VolumeKey(id), volume);
+      PutRecord(txn, keys::Volume(id.view()), volume);
     }
     PutRecord(txn, key, record);
     return {};
@@ -322,10 +322,10 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
     PutRecord(txn, key, *found);
     if (made) {
       const Id128 id = Id128::FromView(found->volume());
-      auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, VolumeKey(id)));
+      auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(id.view())));
       if (!volume) return Err(ErrorCode::kInternal, "volume record is gone");
       volume->set_initialized(true);
-      PutRecord(txn, VolumeKey(id), *volume);
+      PutRecord(txn, keys::Volume(id.view()), *volume);
     }
     return {};
   }));
@@ -364,7 +364,7 @@ Status VolumeManager::Unmount(const std::string& org, const std::string& env, bo
 
 Result<std::string> VolumeManager::MountedAt(const std::string& org, const std::string& env) {
   const auto record =
-      CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, EnvironmentKey(org, env)));
+      CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, keys::Environment(org, env)));
   if (!record || record->volume().empty()) return std::string();
   return state_->mounts.MountedAt(Id128::FromView(record->volume()));
 }
@@ -420,7 +420,7 @@ catalog::PointRecord VolumeManager::State::MakePoint(OpenVolume& volume, const L
 Status VolumeManager::State::CommitPointRecord(const catalog::PointRecord& record,
                                                const FsView& view, const CommitPoint& commit) {
   const std::string key =
-      PointKey(Id128::FromView(record.point().volume()), record.point().generation());
+      keys::Point(record.point().volume(), record.point().generation());
   return catalog.Run([&](CatalogTransaction& txn) -> Status {
     PutRecord(txn, key, record);
     return commit(txn, record, view);
@@ -492,7 +492,7 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPau
   const catalog::PointRecord record = state_->MakePoint(*open, **layer);
   const FsView view(*layer, open->volume->hash_seed());
   const std::string point_key =
-      PointKey(Id128::FromView(record.point().volume()), record.point().generation());
+      keys::Point(record.point().volume(), record.point().generation());
   {
     MutexLock lock(state_->mutex);
     state_->held.insert(point_key);
@@ -527,7 +527,7 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPau
 
 bool VolumeManager::IsHeld(const catalog::Point& point) {
   MutexLock lock(state_->mutex);
-  return state_->held.contains(PointKey(Id128::FromView(point.volume()), point.generation()));
+  return state_->held.contains(keys::Point(point.volume(), point.generation()));
 }
 
 Status VolumeManager::Thaw(const std::string& org, const std::string& env) {
@@ -541,7 +541,7 @@ Status VolumeManager::Thaw(const std::string& org, const std::string& env) {
 Result<FsView> VolumeManager::ViewOf(const catalog::Point& point) {
   const Id128 volume = Id128::FromView(point.volume());
   const auto record = CAIRN_TRY(
-      GetRecord<catalog::PointRecord>(state_->catalog, PointKey(volume, point.generation())));
+      GetRecord<catalog::PointRecord>(state_->catalog, keys::Point(volume.view(), point.generation())));
   if (!record) return Err(ErrorCode::kNotFound, "no such frozen state");
   return FsView(CAIRN_TRY(state_->PointLayer(*record)), record->hash_seed());
 }
@@ -552,7 +552,7 @@ Result<catalog::Volume> VolumeManager::ForkVolume(CatalogTransaction& txn,
                                                   const std::string& new_env) {
   const Id128 source = Id128::FromView(point.point().volume());
   const auto now =
-      CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, PointKey(source, point.point().generation())));
+      CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, keys::Point(source.view(), point.point().generation())));
   if (!now) return Err(ErrorCode::kNotFound, "no such frozen state");
   const Id128 id = Id128::Random();
   catalog::Volume volume;
@@ -569,7 +569,7 @@ Result<catalog::Volume> VolumeManager::ForkVolume(CatalogTransaction& txn,
   volume.set_base_inodes(now->inodes());
   volume.set_base_bytes(now->bytes());
   volume.set_initialized(true);
-  PutRecord(txn, VolumeKey(id), volume);
+  PutRecord(txn, keys::Volume(id.view()), volume);
   return volume;
 }
 
@@ -588,14 +588,14 @@ Status VolumeManager::RollBack(const std::string& org, const std::string& env,
   CAIRN_TRY(state_->Close(open));  // seals all: points of later generations keep their roots
   const auto sealed = CAIRN_TRY(WaitSealed(point, 600000));
   return state_->catalog.Run([&](CatalogTransaction& txn) -> Status {
-    auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, VolumeKey(open->id)));
+    auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(open->id.view())));
     if (!volume) return Err(ErrorCode::kNotFound, "no volume");
     volume->set_root(sealed.root());
     volume->set_base_inodes(sealed.inodes());
     volume->set_base_bytes(sealed.bytes());
     volume->set_next_ino(std::max<uint64_t>(volume->next_ino(), next_ino));
     volume->set_rollback_epoch(volume->rollback_epoch() + 1);
-    PutRecord(txn, VolumeKey(open->id), *volume);
+    PutRecord(txn, keys::Volume(open->id.view()), *volume);
     return commit(txn);
   });
 }
@@ -604,7 +604,7 @@ Status VolumeManager::RollBack(const std::string& org, const std::string& env,
 
 Status VolumeManager::Revoke(const std::string& org, const std::string& env) {
   const auto record =
-      CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, EnvironmentKey(org, env)));
+      CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, keys::Environment(org, env)));
   if (!record || record->volume().empty()) return {};
   const Id128 id = Id128::FromView(record->volume());
   std::shared_ptr<OpenVolume> open;

@@ -90,7 +90,7 @@ Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_
   if (volume.base_point) {
     const Id128 source_id = Id128::FromView(volume.base_point->volume());
     const auto point = CAIRN_TRY(GetRecord<catalog::PointRecord>(
-        catalog, PointKey(source_id, volume.base_point->generation())));
+        catalog, keys::Point(source_id.view(), volume.base_point->generation())));
     if (point && point->root().empty()) {
       const auto source = CAIRN_TRY(OpenById(source_id));
       CAIRN_TRY(SealVolume(source));
@@ -114,8 +114,8 @@ Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_
 }
 
 Status VolumeManager::State::SealOldest(OpenVolume& volume, const std::shared_ptr<const Layer>& layer) {
-  const std::string volume_key = VolumeKey(volume.id);
-  const std::string point_key = PointKey(volume.id, layer->generation());
+  const std::string volume_key = keys::Volume(volume.id.view());
+  const std::string point_key = keys::Point(volume.id.view(), layer->generation());
   const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, volume_key));
   if (!record) return Err(ErrorCode::kNotFound, "volume record is gone");
 
@@ -183,7 +183,7 @@ Status VolumeManager::State::WaitForRoom(OpenVolume& volume) {
 Result<catalog::PointRecord> VolumeManager::WaitSealed(const catalog::Point& point, int64_t timeout_ms) {
   State& s = *state_;
   const Id128 volume = Id128::FromView(point.volume());
-  const std::string key = PointKey(volume, point.generation());
+  const std::string key = keys::Point(volume.view(), point.generation());
   const int64_t deadline_ns = s.clock.MonotonicNs() + timeout_ms * 1'000'000;
   for (;;) {
     const auto record = CAIRN_TRY(GetRecord<catalog::PointRecord>(s.catalog, key));
