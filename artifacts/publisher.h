@@ -11,23 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "artifacts/output_walk.h"
 #include "catalog/catalog.h"
 #include "catalog/records.pb.h"
 #include "snapshot/volume_manager.h"
 #include "store/key_ring.h"
 
 namespace cairn {
-
-struct PublicationLimits {
-  uint64_t max_file_bytes = 5ull << 30;
-  uint64_t max_turn_bytes = 20ull << 30;
-  uint64_t max_files = 10000;
-};
-
-struct SkippedPath {
-  std::string path;    // relative to the output directory
-  std::string reason;  // symlink, hard_link_outside, device, fifo, socket, too_large, turn_too_large, too_many
-};
 
 // An Artifact with its path in the clear (never logged).
 struct ArtifactInfo {
@@ -74,11 +64,19 @@ class Publisher {
   Result<std::unique_ptr<ArtifactReader>> Open(const std::string& org, const std::string& session, const std::string& artifact);
   Status Delete(const std::string& org, const std::string& session, const std::string& artifact);
 
-  // Moves a turn's Artifacts from its sealed Point to a tree of their own. Called when a point is sealed, and at start for those left over. Idempotent.
-  Status SettleTurn(const std::string& turn_key);
-  Status SettleAll();
+  // Moves a turn's Artifacts from its sealed Point to a tree of their own and computes their SHA-256. Idempotent; nothing to do while the point is
+  // unsealed. O(bytes published), in the background.
+  Status SettleTurn(const std::string& org, const std::string& session, const std::string& turn);
+  // All turns that still read from their Point (those of `point` only, if given). For the sealer's callback and for the start.
+  Status SettleAll(const catalog::Point* point);
 
  private:
+  Result<std::vector<ArtifactInfo>> TurnArtifacts(const catalog::Turn& turn);
+  Result<TurnReport> MakeReport(const catalog::Turn& turn);
+  Result<ArtifactInfo> Reveal(const catalog::Artifact& record);
+  Result<FsView> ViewOfTurn(const catalog::Turn& turn);
+  Result<Id128> RealmOf(const std::string& org);
+
   Catalog& catalog_;
   BlockStore& store_;
   NodeCache& nodes_;

@@ -18,7 +18,7 @@
 #include "catalog/keys.h"
 #include "catalog/operations.h"
 #include "catalog/snapshots.h"
-#include "catalog/typed_records.h"
+#include "catalog/records.h"
 #include "snapshot/memory_image.h"
 #include "store/base/log.h"
 #include "store/base/unique_fd.h"

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "catalog/keys.h"
-#include "catalog/typed_records.h"
+#include "catalog/records.h"
 #include "snapshot/volume_manager_internal.h"
 #include "store/base/check.h"
 #include "store/base/log.h"
@@ -183,7 +183,10 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
         catalog, keys::Point(base.volume(), base.generation())));
     if (!point) return Err(ErrorCode::kDataLoss, "the point that volume " + id.ToHex() + " was forked from has no record");
     head.base = CAIRN_TRY(PointLayer(*point));
-    if (point->root().empty()) opened->base_point = base;
+    if (point->root().empty()) {
+      MutexLock sealing(opened->sealing);
+      opened->base_point = base;
+    }
   } else {
     head.base = CAIRN_TRY(RootLayer(opened->realm, now->root(), now->sealed_through_generation()));
   }
@@ -624,9 +627,8 @@ Status VolumeManager::RemoveVolume(const catalog::Volume& volume) {
   const Id128 id = Id128::FromView(volume.id());
   // Whatever froze here and may be referenced gets its root first; afterwards the journals hold nothing that anybody needs.
   std::vector<catalog::Point> unsealed;
-  const std::string prefix = PointPrefix(id);
   CAIRN_TRY(ScanRecords<catalog::PointRecord>(
-      state_->catalog, prefix, [&](std::string_view, const catalog::PointRecord& point) {
+      state_->catalog, keys::Below("point", id.ToHex()), [&](std::string_view, const catalog::PointRecord& point) {
         if (point.root().empty()) unsealed.push_back(point.point());
         return true;
       }));

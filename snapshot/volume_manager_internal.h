@@ -24,9 +24,10 @@ struct OpenVolume {
   std::string org;
   std::string env;
   Mutex operation;  // held over I/O: orders freeze, mount, unmount, close
-  Mutex sealing;    // one seal of this volume at a time; taken before nothing else of ours
+  Mutex sealing;    // one seal of this volume at a time; taken after `operation`
   std::unique_ptr<Volume> volume;
-  std::optional<catalog::Point> base_point;  // unsealed when the volume was opened; of a fork
+  // Of a fork: unsealed when the volume was opened.
+  std::optional<catalog::Point> base_point GUARDED_BY(sealing);
 };
 
 struct VolumeManager::State {
@@ -70,6 +71,7 @@ struct VolumeManager::State {
 
   // ---- volume_sealer.cc ----
   void RunSealer();
+  void OpenUnsealed();
   void RequestSeal(const Id128& volume);
   // Seals all that is frozen now, oldest first. Any thread.
   Status SealVolume(const std::shared_ptr<OpenVolume>& open);

@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "catalog/keys.h"
-#include "catalog/typed_records.h"
+#include "catalog/records.h"
 #include "snapshot/volume_manager_internal.h"
 #include "store/base/log.h"
 #include "volume/sealer.h"
@@ -29,7 +29,25 @@ void VolumeManager::State::RequestSeal(const Id128& volume) {
   changed.NotifyAll();
 }
 
+// Points that an earlier life left unsealed: opening their volume puts it on the list.
+void VolumeManager::State::OpenUnsealed() {
+  std::set<Id128> volumes;
+  const Status scanned = ScanRecords<catalog::PointRecord>(
+      catalog, keys::Below("point"), [&](std::string_view, const catalog::PointRecord& point) {
+        if (point.root().empty()) volumes.insert(Id128::FromView(point.point().volume()));
+        return true;
+      });
+  if (!scanned) LogError("points_unreadable", {{"error", scanned.error().ToString()}});
+  for (const Id128& volume : volumes) {
+    const auto opened = OpenById(volume);
+    if (!opened) {
+      LogError("volume_unreadable", {{"volume", volume.ToHex()}, {"error", opened.error().ToString()}});
+    }
+  }
+}
+
 void VolumeManager::State::RunSealer() {
+  OpenUnsealed();
   for (;;) {
     std::vector<std::shared_ptr<OpenVolume>> work;
     std::vector<std::shared_ptr<OpenVolume>> all;
@@ -87,10 +105,15 @@ void VolumeManager::State::RunSealer() {
 Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_volume) {
   OpenVolume& volume = *open_volume;
   // A fork over a state that its source has not sealed yet: that one first. (Sources are older than their forks: no cycle.)
-  if (volume.base_point) {
-    const Id128 source_id = Id128::FromView(volume.base_point->volume());
+  std::optional<catalog::Point> base_point;
+  {
+    MutexLock sealing(volume.sealing);
+    base_point = volume.base_point;
+  }
+  if (base_point) {
+    const Id128 source_id = Id128::FromView(base_point->volume());
     const auto point = CAIRN_TRY(GetRecord<catalog::PointRecord>(
-        catalog, keys::Point(source_id.view(), volume.base_point->generation())));
+        catalog, keys::Point(source_id.view(), base_point->generation())));
     if (point && point->root().empty()) {
       const auto source = CAIRN_TRY(OpenById(source_id));
       CAIRN_TRY(SealVolume(source));
