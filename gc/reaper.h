@@ -45,9 +45,12 @@ class Reaper {
   Reaper(Catalog& catalog, ReaperHooks hooks, uint64_t server_epoch) : catalog_(catalog), hooks_(std::move(hooks)), server_epoch_(server_epoch) {}
   // Everything is listed, kept or condemned, with its rule. A listing that fails fails the plan: nothing is removed.
   Result<ReapPlan> Plan(int64_t now_ms);
-  Result<ReapReport> Execute(const ReapPlan& plan);
+  // Executes the condemned items in order. Each is checked again in its own transaction: what came into use since the plan stays.
+  Result<ReapReport> Execute(const ReapPlan& plan, int64_t now_ms);
 
  private:
+  Status ExecuteItem(const PlanItem& item, int64_t now_ms);
+
   Catalog& catalog_;
   ReaperHooks hooks_;
   uint64_t server_epoch_;
