@@ -43,14 +43,17 @@ struct Records {
 };
 
 template <typename Message, typename Add>
-Status Read(Catalog& catalog, std::string_view first, Add&& add) {
+Status Read(CatalogTransaction& catalog, std::string_view first, Add&& add) {
   return ScanRecords<Message>(catalog, keys::Below(first), [&](std::string_view key, const Message& message) {
     add(std::string(key), message);
     return true;
   });
 }
 
-Result<Records> ReadAll(Catalog& catalog) {
+// At one instant: a transaction reads at the snapshot it began with.
+Result<Records> ReadAll(Catalog& all) {
+  const std::unique_ptr<CatalogTransaction> snapshot = all.Begin();
+  CatalogTransaction& catalog = *snapshot;
   Records r;
   CAIRN_TRY(Read<catalog::Environment>(catalog, "env", [&](const std::string&, const catalog::Environment& m) { r.environments[m.id()] = m; }));
   CAIRN_TRY(Read<catalog::Session>(catalog, "session", [&](const std::string&, const catalog::Session& m) { r.sessions[m.id()] = m; }));
@@ -197,6 +200,7 @@ class Planner {
         Add("point", key, false, "operation_in_flight", key);
       } else {
         Add("point", key, true, "unreferenced", key);
+        plan_.items.back().seen = point.SerializeAsString();
       }
     }
   }
@@ -327,9 +331,10 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
     if (!volume) return {};
     CAIRN_TRY(hooks_.remove_volume(*volume));
   }
-  // Points, volumes and idempotency keys: the record goes.
+  // Points, volumes and idempotency keys: the record goes. A point that a fork or a pause took up since the plan has changed.
   return catalog_.Run([&](CatalogTransaction& txn) -> Status {
-    CAIRN_TRY(txn.Get(item.key));
+    const auto now = CAIRN_TRY(txn.Get(item.key));
+    if (!now || (item.object_class == "point" && *now != item.seen)) return {};
     txn.Delete(item.key);
     return {};
   });

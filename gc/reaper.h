@@ -18,6 +18,7 @@ struct PlanItem {
   bool condemned = false;
   std::string rule;          // why it goes or stays: "tombstone", "referenced_by:snap_..", "in_use", ...
   std::string key;           // catalog key
+  std::string seen;          // of a condemned point: the record as planned; a changed one stays
 };
 
 struct ReapPlan {

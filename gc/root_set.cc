@@ -29,7 +29,7 @@ struct Collecting {
 
 // Runs `add` on every record of a range and stops at its first error.
 template <typename Message, typename Add>
-Status ForEach(Catalog& catalog, const keys::Range& range, Add&& add) {
+Status ForEach(CatalogTransaction& catalog, const keys::Range& range, Add&& add) {
   Status status;
   CAIRN_TRY(ScanRecords<Message>(catalog, range, [&](std::string_view key, const Message& message) {
     status = add(key, message);
@@ -40,7 +40,9 @@ Status ForEach(Catalog& catalog, const keys::Range& range, Add&& add) {
 
 }  // namespace
 
-Result<RootSet> ReadRootSet(Catalog& catalog) {
+Result<RootSet> ReadRootSet(Catalog& all) {
+  const std::unique_ptr<CatalogTransaction> snapshot = all.Begin();  // reads at one instant
+  CatalogTransaction& catalog = *snapshot;
   Collecting c;
   CAIRN_TRY(ForEach<catalog::Organization>(
       catalog, keys::Below("org"), [&](std::string_view key, const catalog::Organization& org) -> Status {

@@ -522,7 +522,10 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPau
         return s->catalog.Run([&](CatalogTransaction& txn) -> Status {
           const auto now = CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, point_key));
           if (!now) return Err(ErrorCode::kFailedPrecondition, "the frozen state was removed");
-          return commit(txn, *now, view);
+          catalog::PointRecord referred = *now;
+          referred.set_referrals(referred.referrals() + 1);
+          PutRecord(txn, point_key, referred);
+          return commit(txn, referred, view);
         });
       },
       let_go);
@@ -554,9 +557,11 @@ Result<catalog::Volume> VolumeManager::ForkVolume(CatalogTransaction& txn,
                                                   const std::string& org,
                                                   const std::string& new_env) {
   const Id128 source = Id128::FromView(point.point().volume());
-  const auto now =
-      CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, keys::Point(source.view(), point.point().generation())));
+  const std::string point_key = keys::Point(source.view(), point.point().generation());
+  auto now = CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, point_key));
   if (!now) return Err(ErrorCode::kNotFound, "no such frozen state");
+  now->set_referrals(now->referrals() + 1);
+  PutRecord(txn, point_key, *now);
   const Id128 id = Id128::Random();
   catalog::Volume volume;
   volume.set_id(std::string(id.view()));
