@@ -91,7 +91,7 @@ start_daemon
 begin "organization, key, Environment, Session"
 org=$(json org create demo | field .id)
 export CAIRN_ORG=$org
-key=$(json key create demo-key | field .secret)
+key=$(json key create --name demo-key | field .secret)
 session=$(json session create | field .id)
 env=$(json session show "$session" | field .env)
 expect "$(json env show "$env" | field .state)" pending "nothing is set up before first use"
