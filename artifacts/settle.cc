@@ -42,7 +42,7 @@ bool SamePoint(const catalog::Point& a, const catalog::Point& b) {
 }  // namespace
 
 Status Publisher::SettleTurn(const std::string& org, const std::string& session, const std::string& turn_id) {
-  const std::string key = keys::Turn(org, session, turn_id);
+  const std::string key = keys::Turn(org, turn_id);
   const auto turn = CAIRN_TRY(GetRecord<catalog::Turn>(catalog_, key));
   if (!turn || !turn->has_point() || !turn->publication_root().empty()) return {};
   const auto point = CAIRN_TRY(GetRecord<catalog::PointRecord>(

@@ -52,8 +52,8 @@ Status Read(CatalogTransaction& catalog, std::string_view first, Add&& add) {
 
 // At one instant: a transaction reads at the snapshot it began with.
 Result<Records> ReadAll(Catalog& all) {
-  const std::unique_ptr<CatalogTransaction> snapshot = all.Begin();
-  CatalogTransaction& catalog = *snapshot;
+  const std::unique_ptr<CatalogTransaction> instant = all.Begin();
+  CatalogTransaction& catalog = *instant;
   Records r;
   CAIRN_TRY(Read<catalog::Environment>(catalog, "env", [&](const std::string&, const catalog::Environment& m) { r.environments[m.id()] = m; }));
   CAIRN_TRY(Read<catalog::Session>(catalog, "session", [&](const std::string&, const catalog::Session& m) { r.sessions[m.id()] = m; }));
@@ -102,7 +102,7 @@ class Planner {
 
  private:
   void Add(std::string object_class, std::string id, bool condemned, std::string rule, std::string key) {
-    plan_.items.push_back({std::move(object_class), std::move(id), condemned, std::move(rule), std::move(key)});
+    plan_.items.push_back({std::move(object_class), std::move(id), condemned, std::move(rule), std::move(key), {}});
   }
   void Scanned(std::string object_class, size_t count) { plan_.scanned.emplace_back(std::move(object_class), count); }
 
@@ -143,7 +143,7 @@ class Planner {
     Scanned("artifact", r_.artifacts.size());
     for (const auto& [key, artifact] : r_.artifacts) {
       const bool session_gone = SessionGone(r_, artifact.session());
-      if (artifact.deleted_ms() == 0 && !session_gone) live_artifacts_[keys::Turn(artifact.org(), artifact.session(), artifact.turn())]++;
+      if (artifact.deleted_ms() == 0 && !session_gone) live_artifacts_[keys::Turn(artifact.org(), artifact.turn())]++;
       Add("artifact", artifact.id(), session_gone, session_gone ? "session_deleted" : artifact.deleted_ms() != 0 ? "tombstone" : "published", key);
     }
   }

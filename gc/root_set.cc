@@ -41,8 +41,8 @@ Status ForEach(CatalogTransaction& catalog, const keys::Range& range, Add&& add)
 }  // namespace
 
 Result<RootSet> ReadRootSet(Catalog& all) {
-  const std::unique_ptr<CatalogTransaction> snapshot = all.Begin();  // reads at one instant
-  CatalogTransaction& catalog = *snapshot;
+  const std::unique_ptr<CatalogTransaction> instant = all.Begin();  // reads at one instant
+  CatalogTransaction& catalog = *instant;
   Collecting c;
   CAIRN_TRY(ForEach<catalog::Organization>(
       catalog, keys::Below("org"), [&](std::string_view key, const catalog::Organization& org) -> Status {

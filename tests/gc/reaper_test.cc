@@ -201,7 +201,7 @@ TEST_F(ReaperTest, PointStaysWhileAnythingRefersToIt) {
   turn.set_org(kOrg);
   turn.set_session(session.id());
   *turn.mutable_point() = Point(1, 2);
-  Put(keys::Turn(kOrg, session.id(), turn.id()), turn);
+  Put(keys::Turn(kOrg, turn.id()), turn);
   catalog::Artifact artifact;
   artifact.set_id(Id("art_", 1));
   artifact.set_org(kOrg);
@@ -245,7 +245,7 @@ TEST_F(ReaperTest, DeletedSessionTakesItsTurnsAndArtifacts) {
   turn.set_org(kOrg);
   turn.set_session(session.id());
   turn.set_publication_root(std::string(40, 'r'));
-  Put(keys::Turn(kOrg, session.id(), turn.id()), turn);
+  Put(keys::Turn(kOrg, turn.id()), turn);
   catalog::Artifact artifact;
   artifact.set_id(Id("art_", 1));
   artifact.set_org(kOrg);
@@ -253,7 +253,7 @@ TEST_F(ReaperTest, DeletedSessionTakesItsTurnsAndArtifacts) {
   artifact.set_turn(turn.id());
   Put(keys::Artifact(kOrg, session.id(), artifact.id()), artifact);
   Execute(Plan());
-  EXPECT_FALSE(Read<catalog::Turn>(keys::Turn(kOrg, session.id(), turn.id())));
+  EXPECT_FALSE(Read<catalog::Turn>(keys::Turn(kOrg, turn.id())));
   EXPECT_FALSE(Read<catalog::Artifact>(keys::Artifact(kOrg, session.id(), artifact.id())));
   EXPECT_TRUE(Read<catalog::Session>(keys::Session(kOrg, session.id()))) << "the tombstone stays";
 }
