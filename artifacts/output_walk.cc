@@ -1,8 +1,10 @@
-// Walks the output directory depth first with a stack of its own (the tree is the guest's: no recursion on it). Names are taken
-// from directory entries of a frozen view, so nothing can be swapped underneath; links are recorded as skipped, never read.
+// Walks the output directory depth first with a stack of its own (the tree is the guest's: no
+// recursion on it). Names are taken from directory entries of a frozen view, so nothing can be
+// swapped underneath; links are recorded as skipped, never read.
 //
-// Order of the decisions on a file: type -> names outside the directory -> size -> the turn's totals. Files are taken in path order, so
-// which ones a limit leaves out does not depend on directory order.
+// Order of the decisions on a file: type -> names outside the directory -> size -> the turn's
+// totals. Files are taken in path order, so which ones a limit leaves out does not depend on
+// directory order.
 #include "artifacts/output_walk.h"
 
 #include <sys/stat.h>

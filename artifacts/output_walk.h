@@ -1,4 +1,5 @@
-// The walk over a Session's output directory in a frozen view: what a turn publishes and what it leaves out, with reasons.
+// The walk over a Session's output directory in a frozen view: what a turn publishes and what it
+// leaves out, with reasons.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,10 @@ struct PublicationLimits {
 };
 
 struct SkippedPath {
-  std::string path;    // relative to the output directory
-  std::string reason;  // symlink, hard_link_outside, device, fifo, socket, too_large, turn_too_large, too_many_files, too_deep,
-                       // too_many_entries, output_directory_is_not_a_directory
+  std::string path;  // relative to the output directory
+  std::string
+      reason;  // symlink, hard_link_outside, device, fifo, socket, too_large, turn_too_large,
+               // too_many_files, too_deep, too_many_entries, output_directory_is_not_a_directory
 };
 
 struct OutputFile {
@@ -35,8 +37,9 @@ struct OutputWalk {
   std::vector<SkippedPath> skipped;
 };
 
-// Only regular files; no symlink is followed at any component; a file with more names than the walk found has one outside and is
-// skipped. A missing output directory is an empty walk. Errors: DataLoss from the view.
+// Only regular files; no symlink is followed at any component; a file with more names than the walk
+// found has one outside and is skipped. A missing output directory is an empty walk. Errors:
+// DataLoss from the view.
 Result<OutputWalk> WalkOutputDirectory(const FsView& view, const std::string& directory,
                                        const PublicationLimits& limits);
 

@@ -1,10 +1,13 @@
 // Publication and reading of Artifacts.
 //
-// Steps of a completion: operation-free: barrier and freeze (journals durable) -> walk of the output directory in the frozen view -> one
-// catalog transaction {PointRecord, Turn completed, its Artifacts}. A crash before it leaves the turn running and nothing visible; the
-// retry makes the same Artifact ids (they are derived from turn and path), after it the retry returns what is there.
+// Steps of a completion: operation-free: barrier and freeze (journals durable) -> walk of the
+// output directory in the frozen view -> one catalog transaction {PointRecord, Turn completed, its
+// Artifacts}. A crash before it leaves the turn running and nothing visible; the retry makes the
+// same Artifact ids (they are derived from turn and path), after it the retry returns what is
+// there.
 //
-// Artifact id = first 16 bytes of HMAC-SHA-256(realm address key, "artifact id" || turn || path): 128 bits that nobody without the key can guess.
+// Artifact id = first 16 bytes of HMAC-SHA-256(realm address key, "artifact id" || turn || path):
+// 128 bits that nobody without the key can guess.
 #include "artifacts/publisher.h"
 
 #include <algorithm>
@@ -19,9 +22,10 @@ namespace cairn {
 
 namespace {
 
-// Derived ids and lookup keys live in the address space of data blocks under a prefix that no block has.
-Result<Address> Derive(KeyRing& keys, const Id128& realm, std::string_view purpose, std::string_view turn,
-                       std::string_view path) {
+// Derived ids and lookup keys live in the address space of data blocks under a prefix that no block
+// has.
+Result<Address> Derive(KeyRing& keys, const Id128& realm, std::string_view purpose,
+                       std::string_view turn, std::string_view path) {
   std::string text(purpose);
   text += '\0';
   text += turn;
@@ -45,7 +49,8 @@ Publisher::Publisher(Catalog& catalog, BlockStore& store, NodeCache& nodes, KeyR
       server_epoch_(server_epoch) {}
 
 Result<Id128> Publisher::RealmOf(const std::string& org) {
-  const auto record = CAIRN_TRY(GetRecord<catalog::Organization>(catalog_, keys::Organization(org)));
+  const auto record =
+      CAIRN_TRY(GetRecord<catalog::Organization>(catalog_, keys::Organization(org)));
   if (!record) return Err(ErrorCode::kNotFound, "no organization " + org);
   return Id128::FromView(record->realm());
 }
@@ -93,8 +98,8 @@ Result<TurnReport> Publisher::CompleteTurn(const std::string& org, const std::st
       artifact.set_mtime_s(file.inode.mtime.seconds);
       artifact.set_mtime_ns(file.inode.mtime.nanoseconds);
       artifact.set_sealed_path(CAIRN_TRY(keys_.Seal(realm, file.path, artifact.id())));
-      artifact.set_path_hmac(
-          std::string(CAIRN_TRY(Derive(keys_, realm, "artifact path", before.session(), file.path)).view()));
+      artifact.set_path_hmac(std::string(
+          CAIRN_TRY(Derive(keys_, realm, "artifact path", before.session(), file.path)).view()));
       artifact.set_created_ms(now_ms);
       PutNewArtifact(txn, artifact);
     }
@@ -109,19 +114,25 @@ Result<TurnReport> Publisher::CompleteTurn(const std::string& org, const std::st
   };
 
   if (env->volume().empty()) {  // never used: nothing to publish, and nothing is allocated for that
-    CAIRN_TRY(catalog_.Run([&](CatalogTransaction& txn) { return finish(txn, OutputWalk{}, nullptr, 0); }));
+    CAIRN_TRY(catalog_.Run(
+        [&](CatalogTransaction& txn) { return finish(txn, OutputWalk{}, nullptr, 0); }));
     return MakeReport(after);
   }
   std::optional<OutputWalk> walk;
   CAIRN_TRY(volumes_.Freeze(
       org, session->env(),
-      [&](CatalogTransaction& txn, const catalog::PointRecord& point, const FsView& view) -> Status {
-        if (!walk) walk = CAIRN_TRY(WalkOutputDirectory(view, session->output_directory(), limits_));
-        const auto now = CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, session->env())));
+      [&](CatalogTransaction& txn, const catalog::PointRecord& point,
+          const FsView& view) -> Status {
+        if (!walk)
+          walk = CAIRN_TRY(WalkOutputDirectory(view, session->output_directory(), limits_));
+        const auto now =
+            CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, session->env())));
         if (!now || now->state() == catalog::ENV_DELETING || now->state() == catalog::ENV_DELETED) {
-          return Err(ErrorCode::kFailedPrecondition, "the environment was deleted before the turn completed");
+          return Err(ErrorCode::kFailedPrecondition,
+                     "the environment was deleted before the turn completed");
         }
-        const auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(point.point().volume())));
+        const auto volume =
+            CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(point.point().volume())));
         return finish(txn, *walk, &point.point(), volume ? volume->rollback_epoch() : 0);
       }));
   return MakeReport(after);
@@ -165,16 +176,18 @@ Result<std::vector<ArtifactInfo>> Publisher::TurnArtifacts(const catalog::Turn& 
   return all;
 }
 
-Result<std::vector<ArtifactInfo>> Publisher::List(const std::string& org, const std::string& session) {
+Result<std::vector<ArtifactInfo>> Publisher::List(const std::string& org,
+                                                  const std::string& session) {
   const auto record = CAIRN_TRY(GetRecord<catalog::Session>(catalog_, keys::Session(org, session)));
-  if (!record || record->deleted_ms() != 0) return Err(ErrorCode::kNotFound, "no session " + session);
+  if (!record || record->deleted_ms() != 0)
+    return Err(ErrorCode::kNotFound, "no session " + session);
   std::vector<catalog::Artifact> records;
-  CAIRN_TRY(ScanRecords<catalog::Artifact>(
-      catalog_, keys::Below("artifact", org, session),
-      [&](std::string_view, const catalog::Artifact& artifact) {
-        if (artifact.deleted_ms() == 0) records.push_back(artifact);
-        return true;
-      }));
+  CAIRN_TRY(
+      ScanRecords<catalog::Artifact>(catalog_, keys::Below("artifact", org, session),
+                                     [&](std::string_view, const catalog::Artifact& artifact) {
+                                       if (artifact.deleted_ms() == 0) records.push_back(artifact);
+                                       return true;
+                                     }));
   std::vector<ArtifactInfo> infos;
   infos.reserve(records.size());
   for (const catalog::Artifact& artifact : records) infos.push_back(CAIRN_TRY(Reveal(artifact)));
@@ -201,11 +214,13 @@ Result<FsView> Publisher::ViewOfTurn(const catalog::Turn& turn) {
   const Id128 realm = CAIRN_TRY(RealmOf(turn.org()));
   const BlockRef ref = CAIRN_TRY(BlockRef::Decode(turn.publication_root()));
   const FsRoot root = CAIRN_TRY(LoadFsRoot(store_, realm, ref));
-  return FsView(TreeLayer(store_, std::make_shared<TreeReader>(store_, nodes_, realm, root.tree), root.generation),
+  return FsView(TreeLayer(store_, std::make_shared<TreeReader>(store_, nodes_, realm, root.tree),
+                          root.generation),
                 root.hash_seed);
 }
 
-Result<std::unique_ptr<ArtifactReader>> Publisher::Open(const std::string& org, const std::string& session,
+Result<std::unique_ptr<ArtifactReader>> Publisher::Open(const std::string& org,
+                                                        const std::string& session,
                                                         const std::string& artifact) {
   ArtifactInfo info = CAIRN_TRY(Get(org, session, artifact));
   for (int attempt = 0;; ++attempt) {
@@ -213,11 +228,13 @@ Result<std::unique_ptr<ArtifactReader>> Publisher::Open(const std::string& org, 
     auto view = ViewOfTurn(turn);
     if (view) return std::make_unique<ArtifactReader>(std::move(info), std::move(*view));
     // The turn may have settled between the two reads: its point went away.
-    if (view.error().code() != ErrorCode::kNotFound || attempt == 3) return std::unexpected(view.error());
+    if (view.error().code() != ErrorCode::kNotFound || attempt == 3)
+      return std::unexpected(view.error());
   }
 }
 
-Status Publisher::Delete(const std::string& org, const std::string& session, const std::string& artifact) {
+Status Publisher::Delete(const std::string& org, const std::string& session,
+                         const std::string& artifact) {
   return catalog_.Run([&](CatalogTransaction& txn) -> Status {
     return DeleteArtifactRecord(txn, org, session, artifact, clock_.NowMs());
   });

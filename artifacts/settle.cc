@@ -1,9 +1,10 @@
 // Settling: once a turn's Point is sealed, its Artifacts get a tree of their own.
 //
-// Steps: block session -> copy the published inodes' entries (attributes, inline data, extents: references, not bytes) from the point's tree into a new
-// one -> FsRoot -> Sync -> SHA-256 of each file, read through the new tree -> one catalog transaction {Turn.publication_root set, Turn.point cleared,
-// digests}. The transaction is skipped when the turn is gone by then. Until it, readers use the Point; after it, nothing of the turn
-// refers to the Point.
+// Steps: block session -> copy the published inodes' entries (attributes, inline data, extents:
+// references, not bytes) from the point's tree into a new one -> FsRoot -> Sync -> SHA-256 of each
+// file, read through the new tree -> one catalog transaction {Turn.publication_root set, Turn.point
+// cleared, digests}. The transaction is skipped when the turn is gone by then. Until it, readers
+// use the Point; after it, nothing of the turn refers to the Point.
 #include <openssl/evp.h>
 
 #include <map>
@@ -41,7 +42,8 @@ bool SamePoint(const catalog::Point& a, const catalog::Point& b) {
 
 }  // namespace
 
-Status Publisher::SettleTurn(const std::string& org, const std::string& session, const std::string& turn_id) {
+Status Publisher::SettleTurn(const std::string& org, const std::string& session,
+                             const std::string& turn_id) {
   const std::string key = keys::Turn(org, turn_id);
   const auto turn = CAIRN_TRY(GetRecord<catalog::Turn>(catalog_, key));
   if (!turn || !turn->has_point() || !turn->publication_root().empty()) return {};
@@ -74,7 +76,8 @@ Status Publisher::SettleTurn(const std::string& org, const std::string& session,
     const auto cursor = CAIRN_TRY(from.Seek(prefix));
     while (cursor->valid() && cursor->key() < end) {
       const ParsedKey parsed = CAIRN_TRY(ParseKey(cursor->key()));
-      if (parsed.kind != KeyKind::kXattr) updates.push_back({std::string(cursor->key()), cursor->entry()});
+      if (parsed.kind != KeyKind::kXattr)
+        updates.push_back({std::string(cursor->key()), cursor->entry()});
       CAIRN_TRY(cursor->Next());
     }
   }
@@ -86,11 +89,14 @@ Status Publisher::SettleTurn(const std::string& org, const std::string& session,
   root.next_ino = source.next_ino;
   root.sealed_at = clock_.Now();
   root.tree = CAIRN_TRY(MergeTree(empty, *write, updates, CountEntry, server_epoch_));
-  const BlockRef root_ref = CAIRN_TRY(write->Put(BlockKind::kFsRoot, root.Encode(), Compression::kBackground));
+  const BlockRef root_ref =
+      CAIRN_TRY(write->Put(BlockKind::kFsRoot, root.Encode(), Compression::kBackground));
   CAIRN_TRY(write->Sync());
 
-  const FsView view(TreeLayer(store_, std::make_shared<TreeReader>(store_, nodes_, realm, root.tree), root.generation),
-                    root.hash_seed);
+  const FsView view(
+      TreeLayer(store_, std::make_shared<TreeReader>(store_, nodes_, realm, root.tree),
+                root.generation),
+      root.hash_seed);
   for (auto& [ino, digest] : digests) digest = CAIRN_TRY(Sha256Of(view, ino));
 
   return catalog_.Run([&](CatalogTransaction& txn) -> Status {
@@ -112,10 +118,12 @@ Status Publisher::SettleTurn(const std::string& org, const std::string& session,
 
 Status Publisher::SettleAll(const catalog::Point* point) {
   std::vector<catalog::Turn> unsettled;
-  CAIRN_TRY(ScanRecords<catalog::Turn>(catalog_, keys::Below("turn"), [&](std::string_view, const catalog::Turn& turn) {
-    if (turn.has_point() && (point == nullptr || SamePoint(turn.point(), *point))) unsettled.push_back(turn);
-    return true;
-  }));
+  CAIRN_TRY(ScanRecords<catalog::Turn>(
+      catalog_, keys::Below("turn"), [&](std::string_view, const catalog::Turn& turn) {
+        if (turn.has_point() && (point == nullptr || SamePoint(turn.point(), *point)))
+          unsettled.push_back(turn);
+        return true;
+      }));
   Status first;
   for (const catalog::Turn& turn : unsettled) {
     const Status settled = SettleTurn(turn.org(), turn.session(), turn.id());

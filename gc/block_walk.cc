@@ -1,5 +1,5 @@
-// Depth-first walk over reference tables. A block is marked when it is pushed, so each is read once however many references lead to it;
-// a leaf is not read here at all.
+// Depth-first walk over reference tables. A block is marked when it is pushed, so each is read once
+// however many references lead to it; a leaf is not read here at all.
 #include "gc/block_walk.h"
 
 #include "store/reference_table.h"

@@ -1,4 +1,5 @@
-// Check: verifies catalog, roots, trees, blocks, index, packs and journals, and says for each damage what it hurts.
+// Check: verifies catalog, roots, trees, blocks, index, packs and journals, and says for each
+// damage what it hurts.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +14,12 @@
 namespace cairn {
 
 struct Damage {
-  std::string structure;  // "pack_header", "frame", "pack_footer", "tree_node", "block", "journal", "index", "catalog", "root"
+  std::string structure;  // "pack_header", "frame", "pack_footer", "tree_node", "block", "journal",
+                          // "index", "catalog", "root"
   std::string where;      // file, offset, address or key
   std::string what;
-  std::vector<std::string> owners;  // "environment env_.. /workspace/a.txt", "snapshot snap_..", "artifact art_..": at most 16
+  std::vector<std::string> owners;  // "environment env_.. /workspace/a.txt", "snapshot snap_..",
+                                    // "artifact art_..": at most 16
 };
 
 struct CheckReport {
@@ -26,11 +29,13 @@ struct CheckReport {
 };
 
 struct CheckOptions {
-  bool rebuild_index = false;   // first rebuild the index from the packs
+  bool rebuild_index = false;  // first rebuild the index from the packs
   std::string volumes_dir;
 };
 
-// Reads everything; changes nothing (but the index when asked). Never stops at the first damage. DataLoss is in the report, not the result.
-Result<CheckReport> CheckStore(Catalog& catalog, LocalBlockStore& store, KeyRing& keys, FileSystem& fs, const CheckOptions& options);
+// Reads everything; changes nothing (but the index when asked). Never stops at the first damage.
+// DataLoss is in the report, not the result.
+Result<CheckReport> CheckStore(Catalog& catalog, LocalBlockStore& store, KeyRing& keys,
+                               FileSystem& fs, const CheckOptions& options);
 
 }  // namespace cairn

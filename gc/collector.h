@@ -1,7 +1,9 @@
-// Collector: frees blocks that no root reaches. This version holds writers off while it runs (mark, then rewrite packs); the
-// index's epoch and condemn-cycle fields are set as the concurrent protocol will need them.
+// Collector: frees blocks that no root reaches. This version holds writers off while it runs (mark,
+// then rewrite packs); the index's epoch and condemn-cycle fields are set as the concurrent
+// protocol will need them.
 //
-// Any unreadable or missing branch block, or a missing leaf, aborts with DataLoss and nothing is deleted.
+// Any unreadable or missing branch block, or a missing leaf, aborts with DataLoss and nothing is
+// deleted.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +16,29 @@
 namespace cairn {
 
 struct CollectOptions {
-  bool now = false;                 // packs do not pass through the trash, and every garbage byte goes (live ratio 1.0)
+  bool now =
+      false;  // packs do not pass through the trash, and every garbage byte goes (live ratio 1.0)
   bool dry_run = false;
-  double min_live_ratio = 0.6;      // a pack below it is rewritten
+  double min_live_ratio = 0.6;  // a pack below it is rewritten
   int64_t trash_ms = 24 * 3600 * 1000;
 };
 
 struct CollectReport {
   uint64_t marked_blocks = 0;
-  uint64_t live_bytes = 0;          // stored bytes of marked blocks
+  uint64_t live_bytes = 0;  // stored bytes of marked blocks
   uint64_t garbage_blocks = 0;
-  uint64_t garbage_bytes = 0;       // found (dry run: would be freed)
+  uint64_t garbage_bytes = 0;  // found (dry run: would be freed)
   uint64_t packs_scanned = 0;
   uint64_t packs_rewritten = 0;
   uint64_t packs_removed = 0;
-  uint64_t freed_bytes = 0;         // of the disk, or on its way through the trash
+  uint64_t freed_bytes = 0;  // of the disk, or on its way through the trash
   uint64_t trash_bytes = 0;
 };
 
 class Collector {
  public:
-  Collector(Catalog& catalog, LocalBlockStore& store, Clock& clock) : catalog_(catalog), store_(store), clock_(clock) {}
+  Collector(Catalog& catalog, LocalBlockStore& store, Clock& clock)
+      : catalog_(catalog), store_(store), clock_(clock) {}
   // One at a time (Unavailable while another runs).
   Result<CollectReport> Collect(const CollectOptions& options);
 

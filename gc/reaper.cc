@@ -1,18 +1,22 @@
-// Reaper. The plan reads every class of record once and decides by the rules below; the execution does the condemned items in an order in which
-// each step leaves a state that the next run can take up:
+// Reaper. The plan reads every class of record once and decides by the rules below; the execution
+// does the condemned items in an order in which each step leaves a state that the next run can take
+// up:
 //
-//   operations left by earlier lives -> Environments (revoke; snapshots' references; tombstone) -> sessions' turns and Artifacts -> snapshots ->
-//   turns -> points -> volumes (journals before the record) -> idempotency keys.
+//   operations left by earlier lives -> Environments (revoke; snapshots' references; tombstone) ->
+//   sessions' turns and Artifacts -> snapshots -> turns -> points -> volumes (journals before the
+//   record) -> idempotency keys.
 //
 // Rules (first that applies)
-//   operation        ended: kept "ended"; of this life: kept "running"; else condemned "interrupted"
-//   environment      tombstone: kept "tombstone"; deleting: condemned "deleting"; expired and unused: condemned "expired"; else kept, with why
-//   snapshot         tombstone with references: condemned "tombstone"; of a deleted Environment: condemned "environment_deleted" unless pinned; else kept
-//   turn             its Session is deleted: condemned "session_deleted"; no Artifact left but blocks held: condemned "no_artifacts"; else kept
-//   artifact         its Session is deleted: condemned "session_deleted"; else kept
-//   point            referred to by a live record, or held: kept with the referrer; else condemned "unreferenced"
-//   volume           its Environment is deleted: condemned "environment_deleted"; else kept
-//   idempotency key  older than 24 h: condemned "expired"; else kept
+//   operation        ended: kept "ended"; of this life: kept "running"; else condemned
+//   "interrupted" environment      tombstone: kept "tombstone"; deleting: condemned "deleting";
+//   expired and unused: condemned "expired"; else kept, with why snapshot         tombstone with
+//   references: condemned "tombstone"; of a deleted Environment: condemned "environment_deleted"
+//   unless pinned; else kept turn             its Session is deleted: condemned "session_deleted";
+//   no Artifact left but blocks held: condemned "no_artifacts"; else kept artifact         its
+//   Session is deleted: condemned "session_deleted"; else kept point            referred to by a
+//   live record, or held: kept with the referrer; else condemned "unreferenced" volume its
+//   Environment is deleted: condemned "environment_deleted"; else kept idempotency key  older than
+//   24 h: condemned "expired"; else kept
 #include "gc/reaper.h"
 
 #include <map>
@@ -33,21 +37,22 @@ struct Records {
   std::map<std::string, catalog::Environment> environments;  // by id
   std::map<std::string, catalog::Session> sessions;
   std::map<std::string, catalog::Snapshot> snapshots;
-  std::map<std::string, catalog::Turn> turns;                // by key
-  std::map<std::string, catalog::Artifact> artifacts;        // by key
-  std::map<std::string, catalog::PointRecord> points;        // by key
-  std::map<std::string, catalog::Volume> volumes;            // by key
-  std::map<std::string, catalog::Operation> operations;      // by key
+  std::map<std::string, catalog::Turn> turns;            // by key
+  std::map<std::string, catalog::Artifact> artifacts;    // by key
+  std::map<std::string, catalog::PointRecord> points;    // by key
+  std::map<std::string, catalog::Volume> volumes;        // by key
+  std::map<std::string, catalog::Operation> operations;  // by key
   std::map<std::string, catalog::IdempotencyKey> idempotency;
   std::map<std::string, std::vector<std::string>> bindings;  // Environment -> active Sessions
 };
 
 template <typename Message, typename Add>
 Status Read(CatalogTransaction& catalog, std::string_view first, Add&& add) {
-  return ScanRecords<Message>(catalog, keys::Below(first), [&](std::string_view key, const Message& message) {
-    add(std::string(key), message);
-    return true;
-  });
+  return ScanRecords<Message>(catalog, keys::Below(first),
+                              [&](std::string_view key, const Message& message) {
+                                add(std::string(key), message);
+                                return true;
+                              });
 }
 
 // At one instant: a transaction reads at the snapshot it began with.
@@ -55,18 +60,36 @@ Result<Records> ReadAll(Catalog& all) {
   const std::unique_ptr<CatalogTransaction> instant = all.Begin();
   CatalogTransaction& catalog = *instant;
   Records r;
-  CAIRN_TRY(Read<catalog::Environment>(catalog, "env", [&](const std::string&, const catalog::Environment& m) { r.environments[m.id()] = m; }));
-  CAIRN_TRY(Read<catalog::Session>(catalog, "session", [&](const std::string&, const catalog::Session& m) { r.sessions[m.id()] = m; }));
-  CAIRN_TRY(Read<catalog::Binding>(catalog, "binding", [&](const std::string&, const catalog::Binding& m) {
-    if (m.active()) r.bindings[m.env()].push_back(m.session());
-  }));
-  CAIRN_TRY(Read<catalog::Snapshot>(catalog, "snapshot", [&](const std::string&, const catalog::Snapshot& m) { r.snapshots[m.id()] = m; }));
-  CAIRN_TRY(Read<catalog::Turn>(catalog, "turn", [&](const std::string& key, const catalog::Turn& m) { r.turns[key] = m; }));
-  CAIRN_TRY(Read<catalog::Artifact>(catalog, "artifact", [&](const std::string& key, const catalog::Artifact& m) { r.artifacts[key] = m; }));
-  CAIRN_TRY(Read<catalog::PointRecord>(catalog, "point", [&](const std::string& key, const catalog::PointRecord& m) { r.points[key] = m; }));
-  CAIRN_TRY(Read<catalog::Volume>(catalog, "volume", [&](const std::string& key, const catalog::Volume& m) { r.volumes[key] = m; }));
-  CAIRN_TRY(Read<catalog::Operation>(catalog, "operation", [&](const std::string& key, const catalog::Operation& m) { r.operations[key] = m; }));
-  CAIRN_TRY(Read<catalog::IdempotencyKey>(catalog, "idem", [&](const std::string& key, const catalog::IdempotencyKey& m) { r.idempotency[key] = m; }));
+  CAIRN_TRY(Read<catalog::Environment>(
+      catalog, "env",
+      [&](const std::string&, const catalog::Environment& m) { r.environments[m.id()] = m; }));
+  CAIRN_TRY(Read<catalog::Session>(
+      catalog, "session",
+      [&](const std::string&, const catalog::Session& m) { r.sessions[m.id()] = m; }));
+  CAIRN_TRY(Read<catalog::Binding>(catalog, "binding",
+                                   [&](const std::string&, const catalog::Binding& m) {
+                                     if (m.active()) r.bindings[m.env()].push_back(m.session());
+                                   }));
+  CAIRN_TRY(Read<catalog::Snapshot>(
+      catalog, "snapshot",
+      [&](const std::string&, const catalog::Snapshot& m) { r.snapshots[m.id()] = m; }));
+  CAIRN_TRY(Read<catalog::Turn>(
+      catalog, "turn", [&](const std::string& key, const catalog::Turn& m) { r.turns[key] = m; }));
+  CAIRN_TRY(Read<catalog::Artifact>(
+      catalog, "artifact",
+      [&](const std::string& key, const catalog::Artifact& m) { r.artifacts[key] = m; }));
+  CAIRN_TRY(Read<catalog::PointRecord>(
+      catalog, "point",
+      [&](const std::string& key, const catalog::PointRecord& m) { r.points[key] = m; }));
+  CAIRN_TRY(Read<catalog::Volume>(
+      catalog, "volume",
+      [&](const std::string& key, const catalog::Volume& m) { r.volumes[key] = m; }));
+  CAIRN_TRY(Read<catalog::Operation>(
+      catalog, "operation",
+      [&](const std::string& key, const catalog::Operation& m) { r.operations[key] = m; }));
+  CAIRN_TRY(Read<catalog::IdempotencyKey>(
+      catalog, "idem",
+      [&](const std::string& key, const catalog::IdempotencyKey& m) { r.idempotency[key] = m; }));
   return r;
 }
 
@@ -81,7 +104,9 @@ bool SessionGone(const Records& r, const std::string& session) {
   return found == r.sessions.end() || found->second.deleted_ms() != 0;
 }
 
-std::string PointKeyOf(const catalog::Point& point) { return keys::Point(point.volume(), point.generation()); }
+std::string PointKeyOf(const catalog::Point& point) {
+  return keys::Point(point.volume(), point.generation());
+}
 
 class Planner {
  public:
@@ -101,17 +126,25 @@ class Planner {
   }
 
  private:
-  void Add(std::string object_class, std::string id, bool condemned, std::string rule, std::string key) {
-    plan_.items.push_back({std::move(object_class), std::move(id), condemned, std::move(rule), std::move(key), {}});
+  void Add(std::string object_class, std::string id, bool condemned, std::string rule,
+           std::string key) {
+    plan_.items.push_back(
+        {std::move(object_class), std::move(id), condemned, std::move(rule), std::move(key), {}});
   }
-  void Scanned(std::string object_class, size_t count) { plan_.scanned.emplace_back(std::move(object_class), count); }
+  void Scanned(std::string object_class, size_t count) {
+    plan_.scanned.emplace_back(std::move(object_class), count);
+  }
 
   void Operations() {
     Scanned("operation", r_.operations.size());
     for (const auto& [key, op] : r_.operations) {
       const bool ended = op.ended_ms() != 0;
       const bool ours = op.server_epoch() == server_epoch_;
-      Add("operation", op.id(), !ended && !ours, ended ? "ended" : ours ? "running" : "interrupted", key);
+      Add("operation", op.id(), !ended && !ours,
+          ended  ? "ended"
+          : ours ? "running"
+                 : "interrupted",
+          key);
     }
   }
 
@@ -130,11 +163,13 @@ class Planner {
         Add("environment", id, false, "in_use:" + bindings->second.front(), key);
       } else if (leased) {
         Add("environment", id, false, "in_use:" + env.lease().host(), key);
-      } else if (env.expires_ms() != 0 && env.expires_ms() <= now_ms_ && env.state() != catalog::ENV_INITIALIZING) {
+      } else if (env.expires_ms() != 0 && env.expires_ms() <= now_ms_ &&
+                 env.state() != catalog::ENV_INITIALIZING) {
         Add("environment", id, true, "expired", key);
       } else {
         // Never for lacking Sessions: only its owner's deletion or its expiry ends it.
-        Add("environment", id, false, env.expires_ms() != 0 ? "not_expired" : "owner_keeps_it", key);
+        Add("environment", id, false, env.expires_ms() != 0 ? "not_expired" : "owner_keeps_it",
+            key);
       }
     }
   }
@@ -143,8 +178,13 @@ class Planner {
     Scanned("artifact", r_.artifacts.size());
     for (const auto& [key, artifact] : r_.artifacts) {
       const bool session_gone = SessionGone(r_, artifact.session());
-      if (artifact.deleted_ms() == 0 && !session_gone) live_artifacts_[keys::Turn(artifact.org(), artifact.turn())]++;
-      Add("artifact", artifact.id(), session_gone, session_gone ? "session_deleted" : artifact.deleted_ms() != 0 ? "tombstone" : "published", key);
+      if (artifact.deleted_ms() == 0 && !session_gone)
+        live_artifacts_[keys::Turn(artifact.org(), artifact.turn())]++;
+      Add("artifact", artifact.id(), session_gone,
+          session_gone                 ? "session_deleted"
+          : artifact.deleted_ms() != 0 ? "tombstone"
+                                       : "published",
+          key);
     }
   }
 
@@ -167,7 +207,11 @@ class Planner {
         Add("snapshot", id, true, "environment_deleted", key);
         continue;
       }
-      Add("snapshot", id, false, snapshot.pinned() ? "pinned" : env_gone ? "held_by_fork" : "owner_keeps_it", key);
+      Add("snapshot", id, false,
+          snapshot.pinned() ? "pinned"
+          : env_gone        ? "held_by_fork"
+                            : "owner_keeps_it",
+          key);
       if (snapshot.has_point()) Refer(snapshot.point(), id);
     }
   }
@@ -189,7 +233,8 @@ class Planner {
 
   void Points() {
     for (const auto& [key, volume] : r_.volumes) {
-      if (volume.has_base_point() && !Gone(r_, volume.env())) Refer(volume.base_point(), volume.env());
+      if (volume.has_base_point() && !Gone(r_, volume.env()))
+        Refer(volume.base_point(), volume.env());
     }
     Scanned("point", r_.points.size());
     for (const auto& [key, point] : r_.points) {
@@ -221,15 +266,17 @@ class Planner {
     }
   }
 
-  void Refer(const catalog::Point& point, const std::string& referrer) { referrers_.emplace(PointKeyOf(point), referrer); }
+  void Refer(const catalog::Point& point, const std::string& referrer) {
+    referrers_.emplace(PointKeyOf(point), referrer);
+  }
 
   const Records& r_;
   const ReaperHooks& hooks_;
   uint64_t server_epoch_;
   int64_t now_ms_;
   ReapPlan plan_;
-  std::map<std::string, std::string> referrers_;      // point key -> who
-  std::map<std::string, uint64_t> live_artifacts_;    // turn key -> count
+  std::map<std::string, std::string> referrers_;    // point key -> who
+  std::map<std::string, uint64_t> live_artifacts_;  // turn key -> count
 };
 
 }  // namespace
@@ -246,7 +293,8 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
       if (!op || op->ended_ms() != 0 || op->server_epoch() == server_epoch_) return {};
       op->set_ended_ms(now_ms);
       op->set_error_code("interrupted");
-      op->set_error_message("the server stopped before it ended: nothing of it took effect, ask again");
+      op->set_error_message(
+          "the server stopped before it ended: nothing of it took effect, ask again");
       PutRecord(txn, item.key, *op);
       txn.Delete(keys::Running(op->org(), op->target(), op->id()));
       return {};
@@ -255,18 +303,23 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
   if (item.object_class == "environment") {
     const auto env = CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, item.key));
     if (!env || env->state() == catalog::ENV_DELETED) return {};
-    if (env->state() != catalog::ENV_DELETING) {  // expired: the tombstone first, and only if nobody came meanwhile
+    if (env->state() !=
+        catalog::ENV_DELETING) {  // expired: the tombstone first, and only if nobody came meanwhile
       CAIRN_TRY(catalog_.Run([&](CatalogTransaction& txn) -> Status {
         auto current = CAIRN_TRY(GetRecord<catalog::Environment>(txn, item.key));
-        if (!current || current->state() == catalog::ENV_DELETED || current->state() == catalog::ENV_DELETING) return {};
+        if (!current || current->state() == catalog::ENV_DELETED ||
+            current->state() == catalog::ENV_DELETING)
+          return {};
         bool bound = false;
-        CAIRN_TRY(ScanRecords<catalog::Binding>(txn, keys::Below("binding", current->org(), current->id()),
-                                                [&](std::string_view, const catalog::Binding& binding) {
-                                                  bound = bound || binding.active();
-                                                  return true;
-                                                }));
+        CAIRN_TRY(ScanRecords<catalog::Binding>(
+            txn, keys::Below("binding", current->org(), current->id()),
+            [&](std::string_view, const catalog::Binding& binding) {
+              bound = bound || binding.active();
+              return true;
+            }));
         if (bound || current->state() == catalog::ENV_INITIALIZING) {
-          return Err(ErrorCode::kFailedPrecondition, "environment " + current->id() + " came into use");
+          return Err(ErrorCode::kFailedPrecondition,
+                     "environment " + current->id() + " came into use");
         }
         current->set_state(catalog::ENV_DELETING);
         current->set_deleted_ms(now_ms);
@@ -294,7 +347,8 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
       if (snapshot->deleted_ms() == 0) {
         if (snapshot->pinned()) return {};
         snapshot->set_deleted_ms(now_ms);
-        txn.Delete(keys::SnapshotAt(snapshot->org(), snapshot->env(), snapshot->created_ms(), snapshot->id()));
+        txn.Delete(keys::SnapshotAt(snapshot->org(), snapshot->env(), snapshot->created_ms(),
+                                    snapshot->id()));
       }
       snapshot->clear_point();
       snapshot->clear_memory_image();
@@ -322,7 +376,8 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
       const auto artifact = CAIRN_TRY(GetRecord<catalog::Artifact>(txn, item.key));
       if (!artifact) return {};
       txn.Delete(item.key);
-      txn.Delete(keys::ArtifactAt(artifact->org(), artifact->session(), artifact->created_ms(), artifact->id()));
+      txn.Delete(keys::ArtifactAt(artifact->org(), artifact->session(), artifact->created_ms(),
+                                  artifact->id()));
       return {};
     });
   }
@@ -331,7 +386,8 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
     if (!volume) return {};
     CAIRN_TRY(hooks_.remove_volume(*volume));
   }
-  // Points, volumes and idempotency keys: the record goes. A point that a fork or a pause took up since the plan has changed.
+  // Points, volumes and idempotency keys: the record goes. A point that a fork or a pause took up
+  // since the plan has changed.
   return catalog_.Run([&](CatalogTransaction& txn) -> Status {
     const auto now = CAIRN_TRY(txn.Get(item.key));
     if (!now || (item.object_class == "point" && *now != item.seen)) return {};
@@ -355,7 +411,8 @@ Result<ReapReport> Reaper::Execute(const ReapPlan& plan, int64_t now_ms) {
     // A failed deletion of one thing blocks no other; the next run finds it again.
     ++report.failed;
     report.failures.push_back(item.object_class + " " + item.id + ": " + done.error().ToString());
-    LogWarning("reap_failed", {{"class", item.object_class}, {"id", item.id}, {"error", done.error().ToString()}});
+    LogWarning("reap_failed",
+               {{"class", item.object_class}, {"id", item.id}, {"error", done.error().ToString()}});
   }
   return report;
 }

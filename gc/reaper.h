@@ -1,5 +1,6 @@
-// Reaper: removes roots by the lifetime rules. First a plan (pure, over records and time), then its execution, step by step, each idempotent:
-// it can die anywhere and be run again, also by two at once.
+// Reaper: removes roots by the lifetime rules. First a plan (pure, over records and time), then its
+// execution, step by step, each idempotent: it can die anywhere and be run again, also by two at
+// once.
 #pragma once
 
 #include <functional>
@@ -13,12 +14,13 @@
 namespace cairn {
 
 struct PlanItem {
-  std::string object_class;  // "environment", "session", "snapshot", "artifact", "turn", "point", "volume", "operation", "idempotency_key"
+  std::string object_class;  // "environment", "session", "snapshot", "artifact", "turn", "point",
+                             // "volume", "operation", "idempotency_key"
   std::string id;
   bool condemned = false;
-  std::string rule;          // why it goes or stays: "tombstone", "referenced_by:snap_..", "in_use", ...
-  std::string key;           // catalog key
-  std::string seen;          // of a condemned point: the record as planned; a changed one stays
+  std::string rule;  // why it goes or stays: "tombstone", "referenced_by:snap_..", "in_use", ...
+  std::string key;   // catalog key
+  std::string seen;  // of a condemned point: the record as planned; a changed one stays
 };
 
 struct ReapPlan {
@@ -29,7 +31,7 @@ struct ReapPlan {
 struct ReapReport {
   uint64_t removed = 0;
   uint64_t kept = 0;
-  uint64_t failed = 0;      // will be tried again at the next run
+  uint64_t failed = 0;  // will be tried again at the next run
   std::vector<std::string> failures;
 };
 
@@ -43,10 +45,13 @@ struct ReaperHooks {
 
 class Reaper {
  public:
-  Reaper(Catalog& catalog, ReaperHooks hooks, uint64_t server_epoch) : catalog_(catalog), hooks_(std::move(hooks)), server_epoch_(server_epoch) {}
-  // Everything is listed, kept or condemned, with its rule. A listing that fails fails the plan: nothing is removed.
+  Reaper(Catalog& catalog, ReaperHooks hooks, uint64_t server_epoch)
+      : catalog_(catalog), hooks_(std::move(hooks)), server_epoch_(server_epoch) {}
+  // Everything is listed, kept or condemned, with its rule. A listing that fails fails the plan:
+  // nothing is removed.
   Result<ReapPlan> Plan(int64_t now_ms);
-  // Executes the condemned items in order. Each is checked again in its own transaction: what came into use since the plan stays.
+  // Executes the condemned items in order. Each is checked again in its own transaction: what came
+  // into use since the plan stays.
   Result<ReapReport> Execute(const ReapPlan& plan, int64_t now_ms);
 
  private:

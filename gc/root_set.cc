@@ -1,5 +1,6 @@
-// The root set: one pass over the catalog's records that hold block references. Any record that does not read fails the whole set, because a
-// root that is missing here is a root whose blocks would be deleted.
+// The root set: one pass over the catalog's records that hold block references. Any record that
+// does not read fails the whole set, because a root that is missing here is a root whose blocks
+// would be deleted.
 #include "gc/root_set.h"
 
 #include <map>
@@ -45,8 +46,10 @@ Result<RootSet> ReadRootSet(Catalog& all) {
   CatalogTransaction& catalog = *instant;
   Collecting c;
   CAIRN_TRY(ForEach<catalog::Organization>(
-      catalog, keys::Below("org"), [&](std::string_view key, const catalog::Organization& org) -> Status {
-        if (org.realm().size() != 16) return Err(ErrorCode::kDataLoss, "record " + std::string(key) + " has no realm");
+      catalog, keys::Below("org"),
+      [&](std::string_view key, const catalog::Organization& org) -> Status {
+        if (org.realm().size() != 16)
+          return Err(ErrorCode::kDataLoss, "record " + std::string(key) + " has no realm");
         const Id128 realm = Id128::FromView(org.realm());
         if (org.deleted_ms() != 0) {
           c.set.dead_realms.push_back(realm);
@@ -64,10 +67,11 @@ Result<RootSet> ReadRootSet(Catalog& all) {
       catalog, keys::Below("point"), [&](std::string_view key, const catalog::PointRecord& point) {
         return c.Add(point.org(), point.root(), std::string(key));
       }));
-  CAIRN_TRY(ForEach<catalog::Snapshot>(
-      catalog, keys::Below("snapshot"), [&](std::string_view, const catalog::Snapshot& snapshot) {
-        return c.Add(snapshot.org(), snapshot.memory_image(), "snapshot " + snapshot.id() + " memory");
-      }));
+  CAIRN_TRY(ForEach<catalog::Snapshot>(catalog, keys::Below("snapshot"),
+                                       [&](std::string_view, const catalog::Snapshot& snapshot) {
+                                         return c.Add(snapshot.org(), snapshot.memory_image(),
+                                                      "snapshot " + snapshot.id() + " memory");
+                                       }));
   CAIRN_TRY(ForEach<catalog::Turn>(
       catalog, keys::Below("turn"), [&](std::string_view, const catalog::Turn& turn) {
         return c.Add(turn.org(), turn.publication_root(), "turn " + turn.id() + " artifacts");

@@ -17,11 +17,12 @@ struct Root {
 
 struct RootSet {
   std::vector<Root> roots;
-  std::vector<Id128> realms;          // of live organizations
-  std::vector<Id128> dead_realms;     // of deleted ones: their packs go whole
+  std::vector<Id128> realms;       // of live organizations
+  std::vector<Id128> dead_realms;  // of deleted ones: their packs go whole
 };
 
-// From the catalog, one consistent pass. An unreadable record is an error: nothing may be collected.
+// From the catalog, one consistent pass. An unreadable record is an error: nothing may be
+// collected.
 Result<RootSet> ReadRootSet(Catalog& catalog);
 
 }  // namespace cairn

@@ -1,12 +1,15 @@
 // Snapshots, forks, pause and resume.
 //
-// Each ends in exactly one catalog transaction that makes everything visible together: the Point's record, the snapshot with its disk
-// and memory, the Environment's new state and the end of the operation record. Before it, nothing refers to what was written (blocks without a root
-// are the collector's); after it, nothing needs to be undone.
+// Each ends in exactly one catalog transaction that makes everything visible together: the Point's
+// record, the snapshot with its disk and memory, the Environment's new state and the end of the
+// operation record. Before it, nothing refers to what was written (blocks without a root are the
+// collector's); after it, nothing needs to be undone.
 //
-// Pause: operation record -> barrier, read-only, freeze (journals durable) -> capture memory and device state through one block session -> Sync ->
-// read back the image's head -> commit. An error or a crash before the commit leaves the Environment running on its disk.
-// Resume: operation record -> files restored under temporary names, verified, renamed -> commit. A crash before the commit leaves it suspended.
+// Pause: operation record -> barrier, read-only, freeze (journals durable) -> capture memory and
+// device state through one block session -> Sync -> read back the image's head -> commit. An error
+// or a crash before the commit leaves the Environment running on its disk. Resume: operation record
+// -> files restored under temporary names, verified, renamed -> commit. A crash before the commit
+// leaves it suspended.
 #include "snapshot/snapshot_service.h"
 
 #include <fcntl.h>
@@ -17,8 +20,8 @@
 #include "catalog/ids.h"
 #include "catalog/keys.h"
 #include "catalog/operations.h"
-#include "catalog/snapshots.h"
 #include "catalog/records.h"
+#include "catalog/snapshots.h"
 #include "snapshot/memory_image.h"
 #include "store/base/log.h"
 #include "store/base/unique_fd.h"
@@ -34,8 +37,7 @@ Result<UniqueFd> OpenRegularFile(const std::string& path, const char* what) {
 }
 
 Result<Id128> RealmOf(Catalog& catalog, const std::string& org) {
-  const auto record =
-      CAIRN_TRY(GetRecord<catalog::Organization>(catalog, keys::Organization(org)));
+  const auto record = CAIRN_TRY(GetRecord<catalog::Organization>(catalog, keys::Organization(org)));
   if (!record) return Err(ErrorCode::kNotFound, "no organization " + org);
   return Id128::FromView(record->realm());
 }
@@ -69,17 +71,19 @@ catalog::Snapshot SnapshotService::NewSnapshot(const std::string& org, const std
   return snapshot;
 }
 
-Result<catalog::Snapshot> SnapshotService::Create(const std::string& org, const std::string& env,
-                                                  const std::string& name,
-                                                  const std::map<std::string, std::string>& labels) {
+Result<catalog::Snapshot> SnapshotService::Create(
+    const std::string& org, const std::string& env, const std::string& name,
+    const std::map<std::string, std::string>& labels) {
   catalog::Snapshot snapshot = NewSnapshot(org, env, name);
   snapshot.mutable_labels()->insert(labels.begin(), labels.end());
   CAIRN_TRY(volumes_.EnsureInitialized(org, env));
   CAIRN_TRY(volumes_.Freeze(
       org, env,
       [&](CatalogTransaction& txn, const catalog::PointRecord& point, const FsView&) -> Status {
-        const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, env)));
-        if (!record || record->state() == catalog::ENV_DELETING || record->state() == catalog::ENV_DELETED) {
+        const auto record =
+            CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, env)));
+        if (!record || record->state() == catalog::ENV_DELETING ||
+            record->state() == catalog::ENV_DELETED) {
           return Err(ErrorCode::kNotFound, "no environment " + env);
         }
         *snapshot.mutable_point() = point.point();
@@ -115,13 +119,14 @@ Result<catalog::Snapshot> SnapshotService::Get(const std::string& org, const std
   return WithDurability(CAIRN_TRY(GetSnapshot(catalog_, org, id)));
 }
 
-Status SnapshotService::Delete(const std::string& org, const std::string& id) {
+Ruled<void> SnapshotService::Delete(const std::string& org, const std::string& id) {
   return DeleteSnapshot(catalog_, org, id, clock_.NowMs());
 }
 
 // ---- fork ----
 
-Result<catalog::Environment> SnapshotService::Fork(const std::string& org, const std::string& source,
+Result<catalog::Environment> SnapshotService::Fork(const std::string& org,
+                                                   const std::string& source,
                                                    const std::string& name, bool with_memory) {
   catalog::Environment made;
   made.set_id(NewId(kEnvironmentPrefix));
@@ -149,15 +154,18 @@ Result<catalog::Environment> SnapshotService::Fork(const std::string& org, const
 
   if (IsId(source, kEnvironmentPrefix)) {
     if (with_memory) {
-      return Err(ErrorCode::kInvalidArgument,
-                 "a fork with memory starts from a snapshot that a pause made, not from an environment");
+      return Err(
+          ErrorCode::kInvalidArgument,
+          "a fork with memory starts from a snapshot that a pause made, not from an environment");
     }
     CAIRN_TRY(volumes_.EnsureInitialized(org, source));
     CAIRN_TRY(volumes_.Freeze(
         org, source,
         [&](CatalogTransaction& txn, const catalog::PointRecord& point, const FsView&) -> Status {
-          const auto parent = CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, source)));
-          if (!parent || parent->state() == catalog::ENV_DELETING || parent->state() == catalog::ENV_DELETED) {
+          const auto parent =
+              CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, source)));
+          if (!parent || parent->state() == catalog::ENV_DELETING ||
+              parent->state() == catalog::ENV_DELETED) {
             return Err(ErrorCode::kNotFound, "no environment " + source);
           }
           return add_fork(txn, point, *parent);
@@ -171,12 +179,14 @@ Result<catalog::Environment> SnapshotService::Fork(const std::string& org, const
         txn, keys::Point(snapshot.point().volume(), snapshot.point().generation())));
     if (!point) return Err(ErrorCode::kDataLoss, "snapshot " + source + " has no frozen state");
     // The parent may be a tombstone by now: its settings still count.
-    auto parent = CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, snapshot.env())));
+    auto parent =
+        CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, snapshot.env())));
     if (!parent) parent.emplace();
     made.set_forked_from_snapshot(source);
     if (with_memory) {
       if (snapshot.memory_image().empty()) {
-        return Err(ErrorCode::kFailedPrecondition, "snapshot " + source + " has no memory: fork it without --memory");
+        return Err(ErrorCode::kFailedPrecondition,
+                   "snapshot " + source + " has no memory: fork it without --memory");
       }
       // A pair of its own: the fork resumes from a snapshot that goes with it.
       catalog::Snapshot pair = NewSnapshot(org, made.id(), "fork of " + source);
@@ -219,7 +229,8 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
     catalog::Snapshot snapshot = NewSnapshot(org, env, request.name);
     CaptureOptions capture;
     capture.vm_generation_id = Id128::Random();
-    const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, keys::Environment(org, env)));
+    const auto record =
+        CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, keys::Environment(org, env)));
     if (!record) return Err(ErrorCode::kNotFound, "no environment " + env);
     capture.restore_count = record->restore_count();
     const std::unique_ptr<WriteSession> session = CAIRN_TRY(store_.BeginWrite(realm));
@@ -239,10 +250,12 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
     snapshot.set_vmstate_sha256(View(captured.head.vmstate_sha256));
     snapshot.set_vm_generation_id(std::string(capture.vm_generation_id.view()));
     snapshot.set_from_pause(true);
-    CAIRN_TRY(frozen->Commit([&](CatalogTransaction& txn, const catalog::PointRecord&, const FsView&) -> Status {
+    CAIRN_TRY(frozen->Commit([&](CatalogTransaction& txn, const catalog::PointRecord&,
+                                 const FsView&) -> Status {
       auto current = CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, env)));
       if (!current || current->state() != catalog::ENV_READY) {
-        return Err(ErrorCode::kFailedPrecondition, "environment " + env + " was deleted or paused meanwhile");
+        return Err(ErrorCode::kFailedPrecondition,
+                   "environment " + env + " was deleted or paused meanwhile");
       }
       CAIRN_TRY(FillVolumeFields(txn, *current, snapshot));
       current->set_state(catalog::ENV_SUSPENDED);
@@ -256,7 +269,8 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
   };
   auto result = run();
   if (!result) {
-    IgnoreError(EndFailedOperation(org, operation.id(), result.error()), "the pause's own error matters more");
+    IgnoreError(EndFailedOperation(org, operation.id(), result.error()),
+                "the pause's own error matters more");
     return result;
   }
   LogInfo("paused", {{"env", env}, {"memory_bytes", result->memory_bytes()}});
@@ -267,7 +281,8 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
 
 Result<ResumeResult> SnapshotService::Resume(const std::string& org, const std::string& env,
                                              const ResumeRequest& request) {
-  const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, keys::Environment(org, env)));
+  const auto record =
+      CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, keys::Environment(org, env)));
   if (!record || record->state() == catalog::ENV_DELETED) {
     return Err(ErrorCode::kNotFound, "no environment " + env);
   }
@@ -279,11 +294,13 @@ Result<ResumeResult> SnapshotService::Resume(const std::string& org, const std::
   const bool older = wanted != newest;
   if (older && !request.allow_older) {
     return Err(ErrorCode::kFailedPrecondition,
-               "the newest committed state of environment " + env + " is another snapshot: to go back to an older one, allow it explicitly");
+               "the newest committed state of environment " + env +
+                   " is another snapshot: to go back to an older one, allow it explicitly");
   }
   const catalog::Snapshot snapshot = CAIRN_TRY(GetSnapshot(catalog_, org, wanted));
   if (snapshot.env() != env) {
-    return Err(ErrorCode::kFailedPrecondition, "snapshot " + wanted + " belongs to another environment: fork it");
+    return Err(ErrorCode::kFailedPrecondition,
+               "snapshot " + wanted + " belongs to another environment: fork it");
   }
   const bool with_memory = !snapshot.memory_image().empty() && !request.disk_only;
   if (!with_memory && !request.memory_path.empty()) {
@@ -291,7 +308,8 @@ Result<ResumeResult> SnapshotService::Resume(const std::string& org, const std::
   }
   if (with_memory && request.memory_path.empty()) {
     return Err(ErrorCode::kInvalidArgument,
-               "say where the memory goes (--memory FILE), or ask for a cold boot from the disk alone (--disk-only)");
+               "say where the memory goes (--memory FILE), or ask for a cold boot from the disk "
+               "alone (--disk-only)");
   }
   const Id128 realm = CAIRN_TRY(RealmOf(catalog_, org));
   const catalog::Operation operation =
@@ -313,7 +331,8 @@ Result<ResumeResult> SnapshotService::Resume(const std::string& org, const std::
       auto current = CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, env)));
       if (!current || current->state() != catalog::ENV_SUSPENDED ||
           current->suspended_snapshot() != newest) {
-        return Err(ErrorCode::kFailedPrecondition, "environment " + env + " was resumed or deleted meanwhile");
+        return Err(ErrorCode::kFailedPrecondition,
+                   "environment " + env + " was resumed or deleted meanwhile");
       }
       current->set_state(catalog::ENV_READY);
       current->clear_suspended_snapshot();
@@ -340,7 +359,8 @@ Result<ResumeResult> SnapshotService::Resume(const std::string& org, const std::
   };
   auto result = run();
   if (!result) {
-    IgnoreError(EndFailedOperation(org, operation.id(), result.error()), "the resume's own error matters more");
+    IgnoreError(EndFailedOperation(org, operation.id(), result.error()),
+                "the resume's own error matters more");
     return result;
   }
   LogInfo("resumed", {{"env", env}, {"restore_count", result->restore_count}});

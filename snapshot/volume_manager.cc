@@ -1,11 +1,14 @@
-// What callers ask of the volumes of Environments: first use, mount, freeze, fork, rollback, removal.
+// What callers ask of the volumes of Environments: first use, mount, freeze, fork, rollback,
+// removal.
 //
-// Steps of a freeze: wait for room (at most max_unsealed_generations) -> barrier of the mount -> Volume::Freeze (gate, rotate,
-// fdatasync) -> one synced catalog transaction with the PointRecord and the caller's records. A crash before the transaction leaves
-// a generation that nobody refers to: it is replayed and sealed like any other.
+// Steps of a freeze: wait for room (at most max_unsealed_generations) -> barrier of the mount ->
+// Volume::Freeze (gate, rotate, fdatasync) -> one synced catalog transaction with the PointRecord
+// and the caller's records. A crash before the transaction leaves a generation that nobody refers
+// to: it is replayed and sealed like any other.
 //
-// Steps of first use: Environment initializing (with a volume id) -> volume record -> /workspace in one journal, synced -> ready. A crash between
-// any two is taken up by the next caller: each step finds what the one before it left.
+// Steps of first use: Environment initializing (with a volume id) -> volume record -> /workspace in
+// one journal, synced -> ready. A crash between any two is taken up by the next caller: each step
+// finds what the one before it left.
 #include "snapshot/volume_manager.h"
 
 #include <sys/stat.h>
@@ -48,14 +51,7 @@ catalog::Point MakePointId(const Id128& volume, uint64_t generation) {
 VolumeManager::VolumeManager(const VolumeManagerOptions& options, FileSystem& fs, KeyRing& keys,
                              BlockStore& store, NodeCache& nodes, Catalog& catalog, Clock& clock,
                              MountService& mounts)
-    : state_(new State{.options = options,
-                       .fs = fs,
-                       .keys = keys,
-                       .store = store,
-                       .nodes = nodes,
-                       .catalog = catalog,
-                       .clock = clock,
-                       .mounts = mounts}) {}
+    : state_(std::make_unique<State>(options, fs, keys, store, nodes, catalog, clock, mounts)) {}
 
 VolumeManager::~VolumeManager() { CAIRN_CHECK(!state_->sealer.joinable()); }
 
@@ -68,7 +64,7 @@ void VolumeManager::Stop() {
   {
     MutexLock lock(state_->mutex);
     state_->stopping = true;
-    for (const auto& [id, volume] : state_->open) open.push_back(volume);
+    for (const auto& [id, volume] : state_->volumes) open.push_back(volume);
   }
   state_->changed.NotifyAll();
   if (state_->sealer.joinable()) state_->sealer.join();
@@ -111,7 +107,8 @@ Result<std::shared_ptr<const Layer>> VolumeManager::State::PointLayer(
     if (layer->generation() == generation) return layer;
   }
   // It was sealed while we looked.
-  const auto again = CAIRN_TRY(GetRecord<catalog::PointRecord>(catalog, keys::Point(volume.view(), generation)));
+  const auto again =
+      CAIRN_TRY(GetRecord<catalog::PointRecord>(catalog, keys::Point(volume.view(), generation)));
   if (again && !again->root().empty()) {
     return RootLayer(CAIRN_TRY(RealmOf(catalog, record.org())), again->root(), generation);
   }
@@ -122,14 +119,14 @@ Result<std::shared_ptr<const Layer>> VolumeManager::State::PointLayer(
 Result<std::shared_ptr<OpenVolume>> VolumeManager::State::OpenById(const Id128& volume) {
   {
     MutexLock lock(mutex);
-    const auto found = open.find(volume);
-    if (found != open.end()) return found->second;
+    const auto found = volumes.find(volume);
+    if (found != volumes.end()) return found->second;
   }
   const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, keys::Volume(volume.view())));
   if (!record) return Err(ErrorCode::kNotFound, "no volume " + volume.ToHex());
   bool read_only = false;
-  const auto env =
-      CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(record->org(), record->env())));
+  const auto env = CAIRN_TRY(
+      GetRecord<catalog::Environment>(catalog, keys::Environment(record->org(), record->env())));
   if (!env || env->state() != catalog::ENV_READY) {
     read_only = !env || env->state() != catalog::ENV_INITIALIZING;
   }
@@ -142,8 +139,8 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   std::shared_ptr<Mutex> opener;
   {
     MutexLock lock(mutex);
-    const auto found = open.find(id);
-    if (found != open.end()) return found->second;
+    const auto found = volumes.find(id);
+    if (found != volumes.end()) return found->second;
     auto& slot = opening[id];
     if (!slot) slot = std::make_shared<Mutex>();
     opener = slot;
@@ -151,8 +148,8 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   MutexLock one_opener(*opener);
   {
     MutexLock lock(mutex);
-    const auto found = open.find(id);
-    if (found != open.end()) return found->second;
+    const auto found = volumes.find(id);
+    if (found != volumes.end()) return found->second;
     if (stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
   }
   // The record may have moved on (a seal, a rollback) since the caller read it.
@@ -179,9 +176,11 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   head.base_bytes = now->base_bytes();
   if (now->has_base_point() && now->root().empty()) {
     const catalog::Point& base = now->base_point();
-    const auto point = CAIRN_TRY(GetRecord<catalog::PointRecord>(
-        catalog, keys::Point(base.volume(), base.generation())));
-    if (!point) return Err(ErrorCode::kDataLoss, "the point that volume " + id.ToHex() + " was forked from has no record");
+    const auto point = CAIRN_TRY(
+        GetRecord<catalog::PointRecord>(catalog, keys::Point(base.volume(), base.generation())));
+    if (!point)
+      return Err(ErrorCode::kDataLoss,
+                 "the point that volume " + id.ToHex() + " was forked from has no record");
     head.base = CAIRN_TRY(PointLayer(*point));
     if (point->root().empty()) {
       MutexLock sealing(opened->sealing);
@@ -190,7 +189,8 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   } else {
     head.base = CAIRN_TRY(RootLayer(opened->realm, now->root(), now->sealed_through_generation()));
   }
-  const auto env = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(now->org(), now->env())));
+  const auto env = CAIRN_TRY(
+      GetRecord<catalog::Environment>(catalog, keys::Environment(now->org(), now->env())));
   if (env) {
     volume_options.quota_bytes = env->quota_bytes();
     volume_options.quota_inodes = env->quota_inodes();
@@ -198,7 +198,7 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   opened->volume = CAIRN_TRY(Volume::Open(fs, keys, store, clock, volume_options));
   {
     MutexLock lock(mutex);
-    open[id] = opened;
+    volumes[id] = opened;
     opening.erase(id);
   }
   if (!opened->volume->head().unsealed().empty()) RequestSeal(id);
@@ -207,7 +207,8 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
 
 Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::string& org,
                                                                 const std::string& env) {
-  const auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(org, env)));
+  const auto record =
+      CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(org, env)));
   if (!record || record->state() == catalog::ENV_DELETED) return std::unexpected(NotThere(env));
   if (record->state() == catalog::ENV_DELETING) {
     return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
@@ -232,7 +233,7 @@ Status VolumeManager::State::Close(const std::shared_ptr<OpenVolume>& volume) {
     if (result) result = SealVolume(volume);
   }
   MutexLock lock(mutex);
-  open.erase(volume->id);
+  volumes.erase(volume->id);
   wanted.erase(volume->id);
   return result;
 }
@@ -377,7 +378,8 @@ Result<std::shared_ptr<Volume>> VolumeManager::OpenForWrite(const std::string& o
   CAIRN_TRY(EnsureInitialized(org, env));
   auto target = CAIRN_TRY(state_->Find(org, env));
   if (target.env.state() != catalog::ENV_READY) {
-    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is suspended: resume it first");
+    return Err(ErrorCode::kFailedPrecondition,
+               "environment " + env + " is suspended: resume it first");
   }
   const std::string where = state_->mounts.MountedAt(target.open->id);
   if (!where.empty()) {
@@ -422,8 +424,7 @@ catalog::PointRecord VolumeManager::State::MakePoint(OpenVolume& volume, const L
 
 Status VolumeManager::State::CommitPointRecord(const catalog::PointRecord& record,
                                                const FsView& view, const CommitPoint& commit) {
-  const std::string key =
-      keys::Point(record.point().volume(), record.point().generation());
+  const std::string key = keys::Point(record.point().volume(), record.point().generation());
   return catalog.Run([&](CatalogTransaction& txn) -> Status {
     PutRecord(txn, key, record);
     return commit(txn, record, view);
@@ -450,9 +451,13 @@ namespace {
 class PausedVolume final : public VolumeManager::FrozenVolume {
  public:
   using Committer = std::function<Status(const VolumeManager::CommitPoint&)>;
-  PausedVolume(std::shared_ptr<OpenVolume> open, catalog::PointRecord point, FsView view, Committer commit,
-               std::function<void()> done)
-      : open_(std::move(open)), point_(std::move(point)), view_(std::move(view)), commit_(std::move(commit)), done_(std::move(done)) {}
+  PausedVolume(std::shared_ptr<OpenVolume> open, catalog::PointRecord point, FsView view,
+               Committer commit, std::function<void()> done)
+      : open_(std::move(open)),
+        point_(std::move(point)),
+        view_(std::move(view)),
+        commit_(std::move(commit)),
+        done_(std::move(done)) {}
   ~PausedVolume() override {
     if (!committed_) open_->volume->SetReadOnly(false);
     done_();
@@ -494,8 +499,7 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPau
   }
   const catalog::PointRecord record = state_->MakePoint(*open, **layer);
   const FsView view(*layer, open->volume->hash_seed());
-  const std::string point_key =
-      keys::Point(record.point().volume(), record.point().generation());
+  const std::string point_key = keys::Point(record.point().volume(), record.point().generation());
   {
     MutexLock lock(state_->mutex);
     state_->held.insert(point_key);
@@ -507,9 +511,11 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPau
     }
     s->RequestSeal(id);
   };
-  // The PointRecord is durable before the memory is captured, so that a seal that runs meanwhile finds it; nothing refers to it yet.
+  // The PointRecord is durable before the memory is captured, so that a seal that runs meanwhile
+  // finds it; nothing refers to it yet.
   const Status recorded = state_->CommitPointRecord(
-      record, view, [](CatalogTransaction&, const catalog::PointRecord&, const FsView&) -> Status { return {}; });
+      record, view,
+      [](CatalogTransaction&, const catalog::PointRecord&, const FsView&) -> Status { return {}; });
   if (!recorded) {
     let_go();
     open->volume->SetReadOnly(false);
@@ -546,8 +552,8 @@ Status VolumeManager::Thaw(const std::string& org, const std::string& env) {
 
 Result<FsView> VolumeManager::ViewOf(const catalog::Point& point) {
   const Id128 volume = Id128::FromView(point.volume());
-  const auto record = CAIRN_TRY(
-      GetRecord<catalog::PointRecord>(state_->catalog, keys::Point(volume.view(), point.generation())));
+  const auto record = CAIRN_TRY(GetRecord<catalog::PointRecord>(
+      state_->catalog, keys::Point(volume.view(), point.generation())));
   if (!record) return Err(ErrorCode::kNotFound, "no such frozen state");
   return FsView(CAIRN_TRY(state_->PointLayer(*record)), record->hash_seed());
 }
@@ -588,8 +594,8 @@ Status VolumeManager::RollBack(const std::string& org, const std::string& env,
   const std::shared_ptr<OpenVolume> open = target.open;
   const std::string where = state_->mounts.MountedAt(open->id);
   if (!where.empty()) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "environment " + env + " is mounted at " + where + ": unmount it before it is rolled back");
+    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is mounted at " + where +
+                                                   ": unmount it before it is rolled back");
   }
   open->volume->SetReadOnly(true);
   const InodeNumber next_ino = open->volume->head().state().next_ino;
@@ -618,8 +624,8 @@ Status VolumeManager::Revoke(const std::string& org, const std::string& env) {
   std::shared_ptr<OpenVolume> open;
   {
     MutexLock lock(state_->mutex);
-    const auto found = state_->open.find(id);
-    if (found != state_->open.end()) open = found->second;
+    const auto found = state_->volumes.find(id);
+    if (found != state_->volumes.end()) open = found->second;
   }
   if (open == nullptr) return {};
   open->volume->SetReadOnly(true);
@@ -630,26 +636,29 @@ Status VolumeManager::Revoke(const std::string& org, const std::string& env) {
 
 Status VolumeManager::RemoveVolume(const catalog::Volume& volume) {
   const Id128 id = Id128::FromView(volume.id());
-  // Whatever froze here and may be referenced gets its root first; afterwards the journals hold nothing that anybody needs.
+  // Whatever froze here and may be referenced gets its root first; afterwards the journals hold
+  // nothing that anybody needs.
   std::vector<catalog::Point> unsealed;
-  CAIRN_TRY(ScanRecords<catalog::PointRecord>(
-      state_->catalog, keys::Below("point", id.ToHex()), [&](std::string_view, const catalog::PointRecord& point) {
-        if (point.root().empty()) unsealed.push_back(point.point());
-        return true;
-      }));
+  CAIRN_TRY(
+      ScanRecords<catalog::PointRecord>(state_->catalog, keys::Below("point", id.ToHex()),
+                                        [&](std::string_view, const catalog::PointRecord& point) {
+                                          if (point.root().empty())
+                                            unsealed.push_back(point.point());
+                                          return true;
+                                        }));
   for (const catalog::Point& point : unsealed) CAIRN_TRY(WaitSealed(point, 600000));
   std::shared_ptr<OpenVolume> open;
   {
     MutexLock lock(state_->mutex);
-    const auto found = state_->open.find(id);
-    if (found != state_->open.end()) open = found->second;
+    const auto found = state_->volumes.find(id);
+    if (found != state_->volumes.end()) open = found->second;
   }
   if (open != nullptr) {
     MutexLock operation(open->operation);
     MutexLock sealing(open->sealing);
     if (!state_->mounts.MountedAt(id).empty()) CAIRN_TRY(state_->mounts.Unmount(id, true));
     MutexLock lock(state_->mutex);
-    state_->open.erase(id);
+    state_->volumes.erase(id);
     state_->wanted.erase(id);
   }
   return RemoveTree(state_->fs, state_->options.volumes_dir + "/" + id.ToHex());

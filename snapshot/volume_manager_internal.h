@@ -1,8 +1,9 @@
-// State of the VolumeManager, shared by its two halves: volume_manager.cc (what callers ask for) and volume_sealer.cc (what the
-// background thread does).
+// State of the VolumeManager, shared by its two halves: volume_manager.cc (what callers ask for)
+// and volume_sealer.cc (what the background thread does).
 //
-// Locks (docs/LOCKING.md): OpenVolume::operation (one freeze, mount, seal step or close of a volume at a time; held over I/O, so nothing that serves
-// file operations takes it) -> State::mutex (the tables; never held over I/O).
+// Locks (docs/LOCKING.md): OpenVolume::operation (one freeze, mount, seal step or close of a volume
+// at a time; held over I/O, so nothing that serves file operations takes it) -> State::mutex (the
+// tables; never held over I/O).
 #pragma once
 
 #include <deque>
@@ -31,6 +32,18 @@ struct OpenVolume {
 };
 
 struct VolumeManager::State {
+  State(const VolumeManagerOptions& opts, FileSystem& file_system, KeyRing& key_ring,
+        BlockStore& block_store, NodeCache& node_cache, Catalog& records, Clock& time,
+        MountService& mount_service)
+      : options(opts),
+        fs(file_system),
+        keys(key_ring),
+        store(block_store),
+        nodes(node_cache),
+        catalog(records),
+        clock(time),
+        mounts(mount_service) {}
+
   VolumeManagerOptions options;
   FileSystem& fs;
   KeyRing& keys;
@@ -42,10 +55,11 @@ struct VolumeManager::State {
 
   Mutex mutex;
   CondVar changed;  // a seal ended, a request came, or stopping
-  std::map<Id128, std::shared_ptr<OpenVolume>> open GUARDED_BY(mutex);
-  std::map<Id128, std::shared_ptr<Mutex>> opening GUARDED_BY(mutex);        // one opener per volume
-  std::map<std::string, std::shared_ptr<Mutex>> initializing GUARDED_BY(mutex);  // one initialiser per Environment
-  std::set<Id128> wanted GUARDED_BY(mutex);   // volumes with something to seal
+  std::map<Id128, std::shared_ptr<OpenVolume>> volumes GUARDED_BY(mutex);  // open ones
+  std::map<Id128, std::shared_ptr<Mutex>> opening GUARDED_BY(mutex);       // one opener per volume
+  std::map<std::string, std::shared_ptr<Mutex>> initializing
+      GUARDED_BY(mutex);                     // one initialiser per Environment
+  std::set<Id128> wanted GUARDED_BY(mutex);  // volumes with something to seal
   std::map<Id128, int64_t> retry_at_ns GUARDED_BY(mutex);
   uint64_t seal_rounds GUARDED_BY(mutex) = 0;  // grows whenever a seal ended, well or not
   std::vector<std::function<void(const catalog::PointRecord&)>> callbacks GUARDED_BY(mutex);
@@ -56,27 +70,31 @@ struct VolumeManager::State {
   // ---- volume_manager.cc ----
   Result<std::shared_ptr<OpenVolume>> Open(const catalog::Volume& record, bool read_only);
   Result<std::shared_ptr<OpenVolume>> OpenById(const Id128& volume);
-  // The Environment's record and its open volume. FailedPrecondition while it is being deleted or has no volume yet.
+  // The Environment's record and its open volume. FailedPrecondition while it is being deleted or
+  // has no volume yet.
   struct Target {
     catalog::Environment env;
     std::shared_ptr<OpenVolume> open;
   };
   Result<Target> Find(const std::string& org, const std::string& env);
-  Result<std::shared_ptr<const Layer>> RootLayer(const Id128& realm, std::string_view root, uint64_t generation);
+  Result<std::shared_ptr<const Layer>> RootLayer(const Id128& realm, std::string_view root,
+                                                 uint64_t generation);
   Result<std::shared_ptr<const Layer>> PointLayer(const catalog::PointRecord& record);
-  Status Close(const std::shared_ptr<OpenVolume>& open);
-  Result<std::shared_ptr<const Layer>> FreezeLocked(OpenVolume& open) REQUIRES(open.operation);
-  catalog::PointRecord MakePoint(OpenVolume& open, const Layer& layer);
-  Status CommitPointRecord(const catalog::PointRecord& record, const FsView& view, const CommitPoint& commit);
+  Status Close(const std::shared_ptr<OpenVolume>& volume);
+  Result<std::shared_ptr<const Layer>> FreezeLocked(OpenVolume& volume) REQUIRES(volume.operation);
+  catalog::PointRecord MakePoint(OpenVolume& volume, const Layer& layer);
+  Status CommitPointRecord(const catalog::PointRecord& record, const FsView& view,
+                           const CommitPoint& commit);
 
   // ---- volume_sealer.cc ----
   void RunSealer();
   void OpenUnsealed();
   void RequestSeal(const Id128& volume);
   // Seals all that is frozen now, oldest first. Any thread.
-  Status SealVolume(const std::shared_ptr<OpenVolume>& open);
-  Status SealOldest(OpenVolume& open, const std::shared_ptr<const Layer>& layer) REQUIRES(open.sealing);
-  Status WaitForRoom(OpenVolume& open);
+  Status SealVolume(const std::shared_ptr<OpenVolume>& volume);
+  Status SealOldest(OpenVolume& volume, const std::shared_ptr<const Layer>& layer)
+      REQUIRES(volume.sealing);
+  Status WaitForRoom(OpenVolume& volume);
 };
 
 catalog::Point MakePointId(const Id128& volume, uint64_t generation);

@@ -1,11 +1,13 @@
 // The background half of the VolumeManager: seals frozen generations, oldest first, one at a time.
 //
-// Steps of one seal: the generation below is a tree (for a fork's first one: the source's point is sealed first) -> block session -> SealLayer
-// (puts, syncs) -> one synced catalog transaction {Volume.root, sealed_through_generation, PointRecord.root} -> session ends -> layers
-// swap, journals unlinked -> callbacks. A crash before the transaction leaves unreachable blocks for the collector and the journals as they
-// were; after it, stale journals that the next open removes.
+// Steps of one seal: the generation below is a tree (for a fork's first one: the source's point is
+// sealed first) -> block session -> SealLayer (puts, syncs) -> one synced catalog transaction
+// {Volume.root, sealed_through_generation, PointRecord.root} -> session ends -> layers swap,
+// journals unlinked -> callbacks. A crash before the transaction leaves unreachable blocks for the
+// collector and the journals as they were; after it, stale journals that the next open removes.
 //
-// A seal that fails (disk full, damaged block) is tried again after a pause; its volume goes on meanwhile.
+// A seal that fails (disk full, damaged block) is tried again after a pause; its volume goes on
+// meanwhile.
 #include <algorithm>
 
 #include "catalog/keys.h"
@@ -18,7 +20,8 @@ namespace cairn {
 
 namespace {
 constexpr int64_t kRetryNs = 5'000'000'000;
-constexpr int64_t kTickMs = 500;  // how often active generations are measured against the seal limits
+constexpr int64_t kTickMs =
+    500;  // how often active generations are measured against the seal limits
 }  // namespace
 
 void VolumeManager::State::RequestSeal(const Id128& volume) {
@@ -31,17 +34,18 @@ void VolumeManager::State::RequestSeal(const Id128& volume) {
 
 // Points that an earlier life left unsealed: opening their volume puts it on the list.
 void VolumeManager::State::OpenUnsealed() {
-  std::set<Id128> volumes;
+  std::set<Id128> unsealed;
   const Status scanned = ScanRecords<catalog::PointRecord>(
       catalog, keys::Below("point"), [&](std::string_view, const catalog::PointRecord& point) {
-        if (point.root().empty()) volumes.insert(Id128::FromView(point.point().volume()));
+        if (point.root().empty()) unsealed.insert(Id128::FromView(point.point().volume()));
         return true;
       });
   if (!scanned) LogError("points_unreadable", {{"error", scanned.error().ToString()}});
-  for (const Id128& volume : volumes) {
+  for (const Id128& volume : unsealed) {
     const auto opened = OpenById(volume);
     if (!opened) {
-      LogError("volume_unreadable", {{"volume", volume.ToHex()}, {"error", opened.error().ToString()}});
+      LogError("volume_unreadable",
+               {{"volume", volume.ToHex()}, {"error", opened.error().ToString()}});
     }
   }
 }
@@ -63,8 +67,8 @@ void VolumeManager::State::RunSealer() {
       if (!stopping && !any) changed.WaitFor(mutex, kTickMs);
       if (stopping) return;
       for (auto it = wanted.begin(); it != wanted.end();) {
-        const auto found = open.find(*it);
-        if (found == open.end()) {
+        const auto found = volumes.find(*it);
+        if (found == volumes.end()) {
           it = wanted.erase(it);
         } else if (ready(*it)) {
           work.push_back(found->second);
@@ -73,7 +77,7 @@ void VolumeManager::State::RunSealer() {
           ++it;
         }
       }
-      for (const auto& [id, volume] : open) all.push_back(volume);
+      for (const auto& [id, volume] : volumes) all.push_back(volume);
     }
     for (const auto& volume : work) {
       const Status sealed = SealVolume(volume);
@@ -96,7 +100,8 @@ void VolumeManager::State::RunSealer() {
       if (frozen) {
         RequestSeal(volume->id);
       } else {
-        LogError("automatic_freeze_failed", {{"env", volume->env}, {"error", frozen.error().ToString()}});
+        LogError("automatic_freeze_failed",
+                 {{"env", volume->env}, {"error", frozen.error().ToString()}});
       }
     }
   }
@@ -104,7 +109,8 @@ void VolumeManager::State::RunSealer() {
 
 Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_volume) {
   OpenVolume& volume = *open_volume;
-  // A fork over a state that its source has not sealed yet: that one first. (Sources are older than their forks: no cycle.)
+  // A fork over a state that its source has not sealed yet: that one first. (Sources are older than
+  // their forks: no cycle.)
   std::optional<catalog::Point> base_point;
   {
     MutexLock sealing(volume.sealing);
@@ -136,7 +142,8 @@ Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_
   return result;
 }
 
-Status VolumeManager::State::SealOldest(OpenVolume& volume, const std::shared_ptr<const Layer>& layer) {
+Status VolumeManager::State::SealOldest(OpenVolume& volume,
+                                        const std::shared_ptr<const Layer>& layer) {
   const std::string volume_key = keys::Volume(volume.id.view());
   const std::string point_key = keys::Point(volume.id.view(), layer->generation());
   const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, volume_key));
@@ -196,14 +203,17 @@ Status VolumeManager::State::WaitForRoom(OpenVolume& volume) {
     MutexLock lock(mutex);
     if (stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
     if (clock.MonotonicNs() > deadline_ns) {
-      return Err(ErrorCode::kUnavailable, "seals of environment " + volume.env + " lag behind: try again, and look for seal_failed in the log");
+      return Err(ErrorCode::kUnavailable,
+                 "seals of environment " + volume.env +
+                     " lag behind: try again, and look for seal_failed in the log");
     }
     changed.WaitFor(mutex, 100);
   }
   return {};
 }
 
-Result<catalog::PointRecord> VolumeManager::WaitSealed(const catalog::Point& point, int64_t timeout_ms) {
+Result<catalog::PointRecord> VolumeManager::WaitSealed(const catalog::Point& point,
+                                                       int64_t timeout_ms) {
   State& s = *state_;
   const Id128 volume = Id128::FromView(point.volume());
   const std::string key = keys::Point(volume.view(), point.generation());

@@ -147,7 +147,8 @@ TEST_F(ReaperTest, ExpiredEnvironmentThatCameIntoUseSinceThePlanStays) {
   Put(keys::Binding(kOrg, binding.env(), binding.session()), binding);
   const ReapReport report = Execute(plan);
   EXPECT_EQ(report.failed, 1u);
-  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, env.id()))->state(), catalog::ENV_READY);
+  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, env.id()))->state(),
+            catalog::ENV_READY);
   EXPECT_TRUE(calls_.empty());
 }
 
@@ -156,8 +157,10 @@ TEST_F(ReaperTest, DeletingEnvironmentIsRevokedThenItsVolumeGoesBeforeItsRecord)
   PutVolume(1);
   const ReapReport report = Execute(Plan());
   EXPECT_EQ(report.failed, 0u);
-  EXPECT_EQ(calls_, (std::vector<std::string>{"revoke " + Id("env_", 1), "remove volume of " + Id("env_", 1)}));
-  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, Id("env_", 1)))->state(), catalog::ENV_DELETED);
+  EXPECT_EQ(calls_, (std::vector<std::string>{"revoke " + Id("env_", 1),
+                                              "remove volume of " + Id("env_", 1)}));
+  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, Id("env_", 1)))->state(),
+            catalog::ENV_DELETED);
   EXPECT_FALSE(Read<catalog::Volume>(keys::Volume(VolumeId(1))));
   // Again: nothing to do, the tombstone stays.
   calls_.clear();
@@ -174,11 +177,13 @@ TEST_F(ReaperTest, FailedRevocationIsTriedAgainAndBlocksNothingElse) {
   ReapReport report = Execute(Plan());
   EXPECT_EQ(report.failed, 1u);
   EXPECT_EQ(report.removed, 1u);
-  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, Id("env_", 1)))->state(), catalog::ENV_DELETING);
+  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, Id("env_", 1)))->state(),
+            catalog::ENV_DELETING);
   fail_revoke_ = false;
   report = Execute(Plan());
   EXPECT_EQ(report.failed, 0u);
-  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, Id("env_", 1)))->state(), catalog::ENV_DELETED);
+  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, Id("env_", 1)))->state(),
+            catalog::ENV_DELETED);
 }
 
 TEST_F(ReaperTest, PointStaysWhileAnythingRefersToIt) {
@@ -280,7 +285,8 @@ TEST_F(ReaperTest, SnapshotsGoWithTheirEnvironmentUnlessPinnedOrHeld) {
   ASSERT_TRUE(gone);
   EXPECT_EQ(gone->deleted_ms(), kNow);
   EXPECT_TRUE(gone->memory_image().empty());
-  EXPECT_FALSE(Read<catalog::Snapshot>(keys::Snapshot(kOrg, Id("snap_", 2)))->memory_image().empty());
+  EXPECT_FALSE(
+      Read<catalog::Snapshot>(keys::Snapshot(kOrg, Id("snap_", 2)))->memory_image().empty());
 }
 
 TEST_F(ReaperTest, OperationsOfEarlierLivesEndAsInterrupted) {
@@ -295,7 +301,8 @@ TEST_F(ReaperTest, OperationsOfEarlierLivesEndAsInterrupted) {
     Put(keys::Running(kOrg, "t", op.id()), op);
   }
   Execute(Plan());
-  EXPECT_EQ(Read<catalog::Operation>(keys::Operation(kOrg, Id("op_", 1)))->error_code(), "interrupted");
+  EXPECT_EQ(Read<catalog::Operation>(keys::Operation(kOrg, Id("op_", 1)))->error_code(),
+            "interrupted");
   EXPECT_EQ(Read<catalog::Operation>(keys::Operation(kOrg, Id("op_", 2)))->ended_ms(), 0);
   EXPECT_EQ(Read<catalog::Operation>(keys::Operation(kOrg, Id("op_", 3)))->error_code(), "");
   EXPECT_FALSE(Read<catalog::Operation>(keys::Running(kOrg, "t", Id("op_", 1))));

@@ -1,4 +1,5 @@
-// A Catalog in memory for unit tests: transactions read at the state they began with and abort when what they read has changed.
+// A Catalog in memory for unit tests: transactions read at the state they began with and abort when
+// what they read has changed.
 #pragma once
 
 #include <cstdint>
@@ -30,12 +31,15 @@ class MemCatalog final : public Catalog {
       MutexLock lock(mutex_);
       copy = records_;
     }
-    for (auto it = copy.lower_bound(std::string(begin)); it != copy.end() && it->first < end; ++it) {
+    for (auto it = copy.lower_bound(std::string(begin)); it != copy.end() && it->first < end;
+         ++it) {
       if (!visit(it->first, it->second.value)) break;
     }
     return {};
   }
-  Status Check(const std::function<void(std::string_view, std::string_view)>&) override { return {}; }
+  Status Check(const std::function<void(std::string_view, std::string_view)>&) override {
+    return {};
+  }
   Status Close() override { return {}; }
 
  private:
@@ -64,7 +68,8 @@ class MemCatalog final : public Catalog {
     Status Scan(std::string_view begin, std::string_view end,
                 const std::function<bool(std::string_view, std::string_view)>& visit) override {
       std::map<std::string, std::string> merged;
-      for (auto it = seen_.lower_bound(std::string(begin)); it != seen_.end() && it->first < end; ++it) {
+      for (auto it = seen_.lower_bound(std::string(begin)); it != seen_.end() && it->first < end;
+           ++it) {
         merged[it->first] = it->second.value;
       }
       for (const auto& [key, value] : writes_) {
@@ -85,7 +90,8 @@ class MemCatalog final : public Catalog {
       MutexLock lock(catalog_.mutex_);
       if (writes_.empty()) return {};
       for (const std::string& key : read_) {
-        if (VersionOf(catalog_.records_, key) != VersionOf(seen_, key)) return Err(ErrorCode::kAborted);
+        if (VersionOf(catalog_.records_, key) != VersionOf(seen_, key))
+          return Err(ErrorCode::kAborted);
       }
       for (const auto& [key, value] : writes_) {
         if (value) {
