@@ -11,6 +11,7 @@
 
 #include "catalog/catalog.h"
 #include "store/base/clock.h"
+#include "store/base/mutex.h"
 #include "store/local_block_store.h"
 
 namespace cairn {
@@ -46,6 +47,7 @@ class Collector {
   Catalog& catalog_;
   LocalBlockStore& store_;
   Clock& clock_;
+  Mutex running_;
 };
 
 }  // namespace cairn

@@ -59,22 +59,34 @@ Result<RootSet> ReadRootSet(Catalog& all) {
         }
         return {};
       }));
+  std::map<std::string, std::string> point_owner;  // for reports only
+  auto own = [&](const catalog::Point& point, const std::string& owner) {
+    point_owner.emplace(keys::Point(point.volume(), point.generation()), owner);
+  };
   CAIRN_TRY(ForEach<catalog::Volume>(
       catalog, keys::Below("volume"), [&](std::string_view, const catalog::Volume& volume) {
+        if (volume.has_base_point())
+          own(volume.base_point(), "environment " + volume.env() + " (fork)");
         return c.Add(volume.org(), volume.root(), "environment " + volume.env());
-      }));
-  CAIRN_TRY(ForEach<catalog::PointRecord>(
-      catalog, keys::Below("point"), [&](std::string_view key, const catalog::PointRecord& point) {
-        return c.Add(point.org(), point.root(), std::string(key));
       }));
   CAIRN_TRY(ForEach<catalog::Snapshot>(catalog, keys::Below("snapshot"),
                                        [&](std::string_view, const catalog::Snapshot& snapshot) {
+                                         if (snapshot.has_point())
+                                           own(snapshot.point(), "snapshot " + snapshot.id());
                                          return c.Add(snapshot.org(), snapshot.memory_image(),
                                                       "snapshot " + snapshot.id() + " memory");
                                        }));
   CAIRN_TRY(ForEach<catalog::Turn>(
       catalog, keys::Below("turn"), [&](std::string_view, const catalog::Turn& turn) {
+        if (turn.has_point()) own(turn.point(), "turn " + turn.id());
         return c.Add(turn.org(), turn.publication_root(), "turn " + turn.id() + " artifacts");
+      }));
+  CAIRN_TRY(ForEach<catalog::PointRecord>(
+      catalog, keys::Below("point"), [&](std::string_view key, const catalog::PointRecord& point) {
+        const auto owner = point_owner.find(std::string(key));
+        return c.Add(
+            point.org(), point.root(),
+            owner == point_owner.end() ? "unreferenced " + std::string(key) : owner->second);
       }));
   return std::move(c.set);
 }

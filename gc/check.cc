@@ -1,0 +1,209 @@
+// Check. Writers are held off meanwhile, so that packs, index and roots are of one instant; readers
+// and the filesystem go on.
+//
+//   catalog (every record and table) -> [index rebuilt when asked] -> every pack, frame by frame ->
+//   index against packs -> walk from the roots (branches read, leaves looked up) -> journals of
+//   every volume -> owners of what is hurt.
+//
+// A pack finds a damaged frame by reading it; the walk finds what is missing altogether. Owners
+// come last, and only when something is hurt: each root is walked on its own, and files are named
+// by the keys of the entries that refer to a hurt block.
+#include "gc/check.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "catalog/keys.h"
+#include "catalog/records.h"
+#include "gc/block_walk.h"
+#include "gc/owners.h"
+#include "gc/root_set.h"
+#include "volume/head.h"
+
+namespace cairn {
+
+namespace {
+
+constexpr int64_t kHoldTimeoutMs = 120000;
+
+// "frame at 4096: tag" -> "frame".
+std::string StructureOf(const std::string& what) {
+  for (const char* known : {"pack header", "frame", "footer", "trailer", "digest", "index"}) {
+    if (what.starts_with(known)) return known;
+  }
+  return "pack";
+}
+
+class Checker {
+ public:
+  Checker(Catalog& catalog, LocalBlockStore& store, KeyRing& keys, FileSystem& fs,
+          const CheckOptions& options)
+      : catalog_(catalog), store_(store), keys_(keys), fs_(fs), options_(options) {}
+
+  Result<CheckReport> Run() {
+    CheckCatalog();
+    if (options_.rebuild_index) CAIRN_TRY(store_.RebuildIndex());
+    {
+      const WritersHeld held = CAIRN_TRY(store_.HoldWriters(kHoldTimeoutMs));
+      CAIRN_TRY(store_.SealOpenPacks());
+      CAIRN_TRY(CheckPacks());
+      CAIRN_TRY(CheckIndex());
+      const auto roots = ReadRootSet(catalog_);
+      if (!roots) {
+        Add("catalog", "roots", roots.error().ToString());
+      } else {
+        report_.roots = roots->roots.size();
+        CAIRN_TRY(CheckRoots(*roots));
+        CAIRN_TRY(CountSpace(*roots));
+        NameOwners(*roots);
+      }
+    }
+    CheckJournalFiles();
+    return std::move(report_);
+  }
+
+ private:
+  Damage& Add(std::string structure, std::string where, std::string what) {
+    report_.damages.push_back({std::move(structure), std::move(where), std::move(what), {}});
+    hurt_.emplace_back();
+    return report_.damages.back();
+  }
+
+  void CheckCatalog() {
+    const Status checked = catalog_.Check([&](std::string_view key, std::string_view what) {
+      Damage& damage = Add("catalog", std::string(key), std::string(what));
+      const std::string_view owner = keys::OwnerOf(key);
+      if (!owner.empty()) damage.owners.push_back("organization " + std::string(owner));
+    });
+    if (!checked) Add("catalog", "database", checked.error().ToString());
+    IgnoreError(catalog_.Scan("", "\x7f",
+                              [&](std::string_view, std::string_view) {
+                                ++report_.records;
+                                return true;
+                              }),
+                "an unreadable record was reported above");
+  }
+
+  Status CheckPacks() {
+    for (const Id128& pack : store_.ListAllPacks()) {
+      ++report_.packs;
+      const auto damages = CAIRN_TRY(store_.VerifyPack(pack));
+      for (const StoreDamage& damage : damages) AddStoreDamage(damage, StructureOf(damage.what));
+    }
+    return {};
+  }
+
+  Status CheckIndex() {
+    for (const StoreDamage& damage : CAIRN_TRY(store_.VerifyIndex()))
+      AddStoreDamage(damage, "index");
+    return {};
+  }
+
+  void AddStoreDamage(const StoreDamage& damage, std::string structure) {
+    Add(std::move(structure), damage.where, damage.what);
+    hurt_.back().insert(damage.addresses.begin(), damage.addresses.end());
+  }
+
+  Status CheckRoots(const RootSet& roots) {
+    std::set<Address> known;  // reported with their pack already
+    for (const auto& addresses : hurt_) known.insert(addresses.begin(), addresses.end());
+    WalkCallbacks callbacks;
+    callbacks.leaf = [&](const Id128& realm, const BlockRef& ref) -> Status {
+      ++report_.blocks;
+      if (known.contains(ref.address)) return {};
+      const auto there = store_.Contains(HoldingRealm(realm, ref), ref);
+      if (there && *there) return {};
+      if (!there && there.error().code() != ErrorCode::kDataLoss)
+        return std::unexpected(there.error());
+      Add("block", ref.address.ToHex(), "referenced but missing");
+      hurt_.back().insert(ref.address);
+      return {};
+    };
+    callbacks.branch = [&](const Id128&, const BlockRef&, const std::vector<BlockRef>&) -> Status {
+      ++report_.blocks;
+      return {};
+    };
+    callbacks.unreadable = [&](const Id128&, const BlockRef& ref, const Error& error) -> Status {
+      if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kNotFound)
+        return std::unexpected(error);
+      if (known.contains(ref.address)) return {};
+      Add(std::string(BlockKindName(ref.kind)), ref.address.ToHex(), error.ToString());
+      hurt_.back().insert(ref.address);
+      return {};
+    };
+    return WalkBlocks(store_, roots.roots, callbacks, marks_);
+  }
+
+  Status CountSpace(const RootSet& roots) {
+    for (const Id128& realm : roots.realms) {
+      const auto found = marks_.find(realm);
+      for (const PackSummary& pack : store_.ListPacks(realm)) {
+        const auto blocks = store_.ListBlocks(pack.id);
+        if (!blocks) continue;  // its damage is reported
+        for (const auto& block : *blocks) {
+          const bool live = block.indexed_here && found != marks_.end() &&
+                            found->second.contains(block.entry.address);
+          (live ? report_.live_bytes : report_.garbage_bytes) += block.entry.stored_length;
+          report_.bytes += block.entry.stored_length;
+        }
+      }
+    }
+    return {};
+  }
+
+  void NameOwners(const RootSet& roots) {
+    for (size_t i = 0; i < report_.damages.size(); ++i) {
+      if (hurt_[i].empty()) continue;
+      report_.damages[i].owners = OwnersOf(catalog_, store_, roots, hurt_[i]);
+    }
+  }
+
+  void CheckJournalFiles() {
+    std::vector<catalog::Volume> volumes;
+    const Status scanned = ScanRecords<catalog::Volume>(
+        catalog_, keys::Below("volume"), [&](std::string_view, const catalog::Volume& volume) {
+          volumes.push_back(volume);
+          return true;
+        });
+    if (!scanned) return;  // reported with the catalog
+    for (const catalog::Volume& volume : volumes) {
+      const auto org = GetRecord<catalog::Organization>(catalog_, keys::Organization(volume.org()));
+      if (!org || !*org || (*org)->deleted_ms() != 0 || volume.id().size() != 16) continue;
+      const Id128 id = Id128::FromView(volume.id());
+      const auto reports = CheckJournals(fs_, keys_, Id128::FromView((*org)->realm()), id,
+                                         options_.volumes_dir + "/" + id.ToHex(),
+                                         volume.sealed_through_generation());
+      if (!reports) {
+        if (reports.error().code() == ErrorCode::kNotFound) continue;  // never opened
+        Add("journal", options_.volumes_dir + "/" + id.ToHex(), reports.error().ToString())
+            .owners.push_back("environment " + volume.env());
+        continue;
+      }
+      for (const JournalReport& journal : *reports) {
+        ++report_.journals;
+        if (journal.damage.empty()) continue;
+        Add("journal", journal.file, journal.damage)
+            .owners.push_back("environment " + volume.env());
+      }
+    }
+  }
+
+  Catalog& catalog_;
+  LocalBlockStore& store_;
+  KeyRing& keys_;
+  FileSystem& fs_;
+  const CheckOptions& options_;
+  CheckReport report_;
+  std::vector<std::set<Address>> hurt_;  // one per damage: blocks that cannot be read because of it
+  MarkSet marks_;
+};
+
+}  // namespace
+
+Result<CheckReport> CheckStore(Catalog& catalog, LocalBlockStore& store, KeyRing& keys,
+                               FileSystem& fs, const CheckOptions& options) {
+  return Checker(catalog, store, keys, fs, options).Run();
+}
+
+}  // namespace cairn

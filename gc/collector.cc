@@ -1,0 +1,140 @@
+// One collection, with writers held off:
+//
+//   hold writers -> seal the open packs -> read the root set at one instant -> mark (every branch
+//   read and verified, every leaf looked up) -> condemn what is not marked (index entries get this
+//   cycle's tag) -> rewrite or remove packs -> purge the trash.
+//
+// Anything unreadable or missing ends it before the first deletion: an incomplete mark must never
+// become a sweep. A read that only the trash could satisfy since the daemon started also ends it:
+// something live was collected. A crash between any two steps leaves condemned tags (the next write
+// that finds such a block takes the tag off, the next collection sets its own) and at worst both
+// the old and the new copy of a pack.
+#include "gc/collector.h"
+
+#include <algorithm>
+
+#include "gc/block_walk.h"
+#include "gc/root_set.h"
+#include "store/base/log.h"
+
+namespace cairn {
+
+namespace {
+
+constexpr int64_t kHoldTimeoutMs = 120000;
+
+struct Marked {
+  MarkSet marks;
+  uint64_t blocks = 0;
+};
+
+Result<Marked> Mark(LocalBlockStore& store, const RootSet& set) {
+  Marked marked;
+  WalkCallbacks callbacks;
+  callbacks.leaf = [&](const Id128& realm, const BlockRef& ref) -> Status {
+    if (!CAIRN_TRY(store.Contains(HoldingRealm(realm, ref), ref))) {
+      return Err(ErrorCode::kDataLoss,
+                 "block " + ref.address.ToHex() + " is referenced but missing");
+    }
+    return {};
+  };
+  callbacks.branch = [](const Id128&, const BlockRef&, const std::vector<BlockRef>&) -> Status {
+    return {};
+  };
+  callbacks.unreadable = [](const Id128&, const BlockRef& ref, const Error& error) -> Status {
+    return Err(ErrorCode::kDataLoss, std::string(BlockKindName(ref.kind)) + " " +
+                                         ref.address.ToHex() +
+                                         " is not readable: " + error.ToString());
+  };
+  Status walked = WalkBlocks(store, set.roots, callbacks, marked.marks);
+  if (!walked) {
+    return std::unexpected(std::move(walked).error().WithContext(
+        "nothing was collected: run check to see what is hurt"));
+  }
+  for (const auto& [realm, addresses] : marked.marks) marked.blocks += addresses.size();
+  return marked;
+}
+
+}  // namespace
+
+Result<CollectReport> Collector::Collect(const CollectOptions& options) {
+  if (!running_.TryLock()) return Err(ErrorCode::kUnavailable, "another collection is running");
+  struct Unlock {
+    Mutex& mutex;
+    ~Unlock() NO_THREAD_SAFETY_ANALYSIS { mutex.Unlock(); }
+  } unlock{running_};
+
+  if (store_.trash_reads() > 0) {
+    return Err(ErrorCode::kDataLoss,
+               "a read was satisfied from the trash only: something live was collected, and "
+               "nothing is until this is understood");
+  }
+  const WritersHeld held = CAIRN_TRY(store_.HoldWriters(kHoldTimeoutMs));
+  CAIRN_TRY(store_.SealOpenPacks());
+  const RootSet roots = CAIRN_TRY(ReadRootSet(catalog_));
+  const Marked marked = CAIRN_TRY(Mark(store_, roots));
+
+  CollectReport report;
+  report.marked_blocks = marked.blocks;
+  const uint64_t cycle = static_cast<uint64_t>(clock_.NowMs());
+
+  if (!options.dry_run) {
+    for (const Id128& realm : roots.dead_realms)
+      report.freed_bytes += CAIRN_TRY(store_.DropRealm(realm));
+  }
+  static const LocalBlockStore::AddressSet kNone;
+  for (const Id128& realm : store_.ListRealms()) {
+    const bool known =
+        std::find(roots.realms.begin(), roots.realms.end(), realm) != roots.realms.end();
+    if (!known) continue;  // of nobody that the catalog knows: kept, check reports it
+    const auto found = marked.marks.find(realm);
+    const LocalBlockStore::AddressSet& live = found == marked.marks.end() ? kNone : found->second;
+    for (const PackSummary& pack : store_.ListPacks(realm)) {
+      ++report.packs_scanned;
+      const std::vector<LocalBlockStore::PackBlock> blocks = CAIRN_TRY(store_.ListBlocks(pack.id));
+      uint64_t live_bytes = 0;
+      uint64_t garbage_bytes = 0;
+      uint64_t garbage_blocks = 0;
+      for (const auto& block : blocks) {
+        const bool keep = block.indexed_here && live.contains(block.entry.address);
+        (keep ? live_bytes : garbage_bytes) += block.entry.stored_length;
+        if (keep) continue;
+        ++garbage_blocks;
+        if (block.indexed_here && !options.dry_run && block.condemn_cycle != cycle) {
+          CAIRN_TRY(store_.Condemn(block.entry.address, block.condemn_cycle, cycle));
+        }
+      }
+      report.live_bytes += live_bytes;
+      report.garbage_bytes += garbage_bytes;
+      report.garbage_blocks += garbage_blocks;
+      const double live_ratio =
+          live_bytes + garbage_bytes == 0
+              ? 0.0
+              : static_cast<double>(live_bytes) / static_cast<double>(live_bytes + garbage_bytes);
+      const bool worth_it = live_bytes == 0 || live_ratio < options.min_live_ratio ||
+                            (options.now && garbage_bytes > 0);
+      if (options.dry_run || !worth_it) continue;
+      const auto rewritten = CAIRN_TRY(
+          store_.RewritePack(pack.id, live, {.now = options.now, .condemn_cycle = cycle}));
+      if (rewritten.kept_blocks == 0) {
+        ++report.packs_removed;
+      } else {
+        ++report.packs_rewritten;
+      }
+      report.freed_bytes +=
+          rewritten.bytes_before - std::min(rewritten.bytes_before, rewritten.bytes_after);
+    }
+  }
+  if (!options.dry_run)
+    report.freed_bytes += CAIRN_TRY(store_.PurgeTrash(options.now ? 0 : options.trash_ms));
+  report.trash_bytes = store_.Stats().trash_bytes;
+  LogInfo("collected", {{"marked", report.marked_blocks},
+                        {"garbage_blocks", report.garbage_blocks},
+                        {"packs_removed", report.packs_removed},
+                        {"packs_rewritten", report.packs_rewritten},
+                        {"freed_bytes", report.freed_bytes},
+                        {"dry_run", options.dry_run}});
+  return report;
+}
+
+}  // namespace cairn
