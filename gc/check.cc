@@ -139,7 +139,7 @@ class Checker {
     for (const Id128& realm : roots.realms) {
       const auto found = marks_.find(realm);
       for (const PackSummary& pack : store_.ListPacks(realm)) {
-        const auto blocks = store_.ListBlocks(pack.id);
+        const auto blocks = store_.ListBlocks(pack.pack);
         if (!blocks) continue;  // its damage is reported
         for (const auto& block : *blocks) {
           const bool live = block.indexed_here && found != marks_.end() &&

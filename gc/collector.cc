@@ -91,7 +91,7 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
     const LocalBlockStore::AddressSet& live = found == marked.marks.end() ? kNone : found->second;
     for (const PackSummary& pack : store_.ListPacks(realm)) {
       ++report.packs_scanned;
-      const std::vector<LocalBlockStore::PackBlock> blocks = CAIRN_TRY(store_.ListBlocks(pack.id));
+      const std::vector<LocalBlockStore::PackBlock> blocks = CAIRN_TRY(store_.ListBlocks(pack.pack));
       uint64_t live_bytes = 0;
       uint64_t garbage_bytes = 0;
       uint64_t garbage_blocks = 0;
@@ -115,7 +115,7 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
                             (options.now && garbage_bytes > 0);
       if (options.dry_run || !worth_it) continue;
       const auto rewritten = CAIRN_TRY(
-          store_.RewritePack(pack.id, live, {.now = options.now, .condemn_cycle = cycle}));
+          store_.RewritePack(pack.pack, live, {.now = options.now, .condemn_cycle = cycle}));
       if (rewritten.kept_blocks == 0) {
         ++report.packs_removed;
       } else {
