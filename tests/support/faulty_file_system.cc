@@ -387,9 +387,11 @@ void FaultyFileSystem::PowerCut(SeededRandom& random) {
                          : low + random.Below(high - low + 1) / kSectorBytes * kSectorBytes;
     }
     for (const auto& [sector, old] : node->undo) {
-      if (random.OneIn(2)) continue;
       std::string bytes = old;
       const uint64_t begin = sector * kSectorBytes;
+      // What an unsynced truncate cut off is still on the disk.
+      const bool cut_off = node->durable_bytes > size && begin + kSectorBytes > size;
+      if (!cut_off && random.OneIn(2)) continue;
       if (begin >= kept) continue;
       bytes.resize(std::min(kSectorBytes, std::max(size, kept) - begin), '\0');
       CAIRN_CHECK((*file)->WriteAt(begin, bytes).has_value());
