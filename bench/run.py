@@ -201,7 +201,7 @@ def measure(options, work):
     wanted = [row for row in ROWS if re.search(options.filter, row)]
     with_stored = bool(re.search(options.filter, "stored"))
     if not wanted and not with_stored:
-        sys.exit(f"no row matches '{options.filter}': {', '.join([*ROWS, 'stored'])}")
+        return {}, None
     groups = list(dict.fromkeys(ROWS[row][2] for row in wanted))
     bench = Bench(options, work)
     targets = [kind(work, options.build) for kind in (Native, NullFuse, Cairn)]
@@ -250,6 +250,21 @@ def measure_stored(bench, cairn):
     return {"file_bytes": du("-b"), "ext4_bytes": du("-B1"), "cairn_bytes": after - before, "entries": bench.entries}
 
 
+def store_paths(options):
+    """bench/store_bench.cc: the steps of a block, on one core, beside memcpy and a plain append + fdatasync."""
+    done = subprocess.run([os.path.join(options.build, "bin", "store_bench"), "--benchmark_format=json",
+                           f"--benchmark_min_time={0.05 if options.quick else 0.3}"],
+                          check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=300)
+    paths = json.loads(done.stdout)["benchmarks"]
+    print(f"{'store path':30}{'MB/s':>10}{'us':>11}{'zstd ratio':>12}")
+    scale = {"ns": 1e-3, "us": 1, "ms": 1e3}
+    for path in paths:
+        ratio = f"{path['ratio']:>12.2f}" if "ratio" in path else ""
+        print(f"{path['name'].removeprefix('BM_').removesuffix('/real_time'):30}{path['bytes_per_second'] / 1e6:>10.0f}"
+              f"{path['real_time'] * scale[path['time_unit']]:>11.1f}{ratio}")
+    return paths
+
+
 def report(samples, stored):
     def cell(value):
         return f"{value:>11.0f}" if value is not None else f"{'-':>11}"
@@ -258,8 +273,9 @@ def report(samples, stored):
         return f"{a / b:>11.2f}" if a is not None and b else f"{'-':>11}"
 
     result = {}
-    print(f"{'':30}{'unit':>10}{'ext4':>11}{'null FUSE':>11}{'Cairn':>11}{'Cairn/ext4':>11}{'Cairn/null':>11}"
-          f"{'p50 us':>10}{'p99 us':>10}")
+    if samples:
+        print(f"{'':30}{'unit':>10}{'ext4':>11}{'null FUSE':>11}{'Cairn':>11}{'Cairn/ext4':>11}{'Cairn/null':>11}"
+              f"{'p50 us':>10}{'p99 us':>10}")
     for row, by_target in samples.items():
         medians = {name: statistics.median(speed(row, s) for s in runs) if runs else None
                    for name, runs in by_target.items()}
@@ -279,7 +295,7 @@ def report(samples, stored):
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__.split("\n")[0])
-    parser.add_argument("filter", nargs="?", default="", help="regular expression on: " + ", ".join([*ROWS, "stored"]))
+    parser.add_argument("filter", nargs="?", default="", help="regular expression on: " + ", ".join([*ROWS, "stored", "paths"]))
     parser.add_argument("--build", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round, a tenth of the work: shows that it runs")
@@ -291,16 +307,20 @@ def main():
     if options.quick:
         options.rounds = 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with_paths = bool(re.search(options.filter, "paths"))
+    if not with_paths and not any(re.search(options.filter, row) for row in [*ROWS, "stored"]):
+        sys.exit(f"no row matches '{options.filter}': {', '.join([*ROWS, 'stored', 'paths'])}")
     work = tempfile.mkdtemp(prefix="cairn-bench.", dir=options.dir)
     try:
         samples, stored = measure(options, work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     result = report(samples, stored)
+    paths = store_paths(options) if with_paths else None
     if options.json:
         with open(options.json, "w") as f:
             json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "quick": options.quick,
-                       "rows": result, "stored": stored}, f, indent=1)
+                       "rows": result, "stored": stored, "paths": paths}, f, indent=1)
 
 
 main()
