@@ -1,0 +1,324 @@
+// Collector and check over a real local store: what a root reaches stays, the rest goes, and
+// anything unreadable stops both from deleting.
+#include "gc/collector.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "catalog/ids.h"
+#include "catalog/keys.h"
+#include "catalog/records.h"
+#include "gc/check.h"
+#include "store/base/random.h"
+#include "store/node_cache.h"
+#include "tests/support/mem_catalog.h"
+#include "tests/support/store_world.h"
+#include "volume/extent_value.h"
+#include "volume/fs_root.h"
+
+namespace cairn {
+namespace {
+
+const std::string kOrg = "org_00000000000000000000000000000001";
+
+class CollectorTest : public testing::Test {
+ protected:
+  CollectorTest() {
+    catalog::Organization org;
+    org.set_id(kOrg);
+    org.set_realm(std::string(world_.realm_a.view()));
+    Put(keys::Organization(kOrg), org);
+  }
+  template <typename Message>
+  void Put(const std::string& key, const Message& message) {
+    ASSERT_TRUE(catalog_.Run([&](CatalogTransaction& txn) -> Status {
+      PutRecord(txn, key, message);
+      return {};
+    }));
+  }
+  void Delete(const std::string& key) {
+    ASSERT_TRUE(catalog_.Run([&](CatalogTransaction& txn) -> Status {
+      txn.Delete(key);
+      return {};
+    }));
+  }
+
+  struct Tree {
+    BlockRef root;
+    TreeRoot tree;
+    std::vector<BlockRef> data;
+    std::vector<std::string> bytes;
+  };
+  // A filesystem of `count` files of one 20 KB block each, under root "f0", "f1", ...
+  Tree MakeTree(uint64_t seed, int count) {
+    SeededRandom random(seed);
+    Tree made;
+    auto session = world_.store->BeginWrite(world_.realm_a);
+    EXPECT_TRUE(session);
+    std::vector<TreeUpdate> updates;
+    Inode root;
+    root.mode = 040755;
+    root.nlink = 2;
+    updates.push_back({AttributesKey(kRootInode), Entry{root.Encode(), {}}});
+    std::vector<TreeUpdate> dirents;
+    for (int i = 0; i < count; ++i) {
+      const InodeNumber ino = 2 + static_cast<InodeNumber>(i);
+      const std::string name = "f" + std::to_string(i);
+      dirents.push_back({DirentKey(kRootInode, NameHash(7, name) << 8),
+                         Entry{Dirent{.child = ino, .type = 8, .name = name}.Encode(), {}}});
+      made.bytes.push_back(random.Bytes(20000));
+      const auto ref = (*session)->Put(BlockKind::kData, made.bytes.back(), Compression::kFast);
+      EXPECT_TRUE(ref);
+      made.data.push_back(*ref);
+      Inode inode;
+      inode.mode = 0100644;
+      inode.nlink = 1;
+      inode.size_bytes = 20000;
+      updates.push_back({AttributesKey(ino), Entry{inode.Encode(), {}}});
+      updates.push_back({ExtentKey(ino, 0), Extent(0, 20000, *ref)});
+    }
+    updates.insert(updates.end(), dirents.begin(), dirents.end());
+    std::sort(updates.begin(), updates.end(),
+              [](const TreeUpdate& a, const TreeUpdate& b) { return a.key < b.key; });
+    const TreeReader empty(*world_.store, nodes_, world_.realm_a, TreeRoot{});
+    const auto tree = MergeTree(empty, **session, updates, CountEntry, 1);
+    EXPECT_TRUE(tree) << tree.error().ToString();
+    FsRoot fs;
+    fs.hash_seed = 7;
+    fs.tree = made.tree = *tree;
+    const auto ref = (*session)->Put(BlockKind::kFsRoot, fs.Encode(), Compression::kFast);
+    EXPECT_TRUE(ref);
+    EXPECT_TRUE((*session)->Sync());
+    made.root = *ref;
+    return made;
+  }
+  static Entry Extent(uint64_t offset, uint64_t length_bytes, const BlockRef& block) {
+    Segment piece;
+    piece.offset = offset;
+    piece.length_bytes = length_bytes;
+    piece.source = Segment::Source::kBlock;
+    piece.block = block;
+    return EncodeExtent(piece);
+  }
+
+  std::string AddEnvironment(int n, const Tree& tree) {
+    catalog::Volume volume;
+    volume.set_id(std::string(15, '\0') + static_cast<char>(n));
+    volume.set_org(kOrg);
+    volume.set_env("env_" + std::to_string(n));
+    volume.set_root(tree.root.Encode());
+    Put(keys::Volume(volume.id()), volume);
+    return keys::Volume(volume.id());
+  }
+  Result<CollectReport> Collect(const CollectOptions& options) {
+    return Collector(catalog_, *world_.store, world_.clock).Collect(options);
+  }
+  void ExpectWhole(const Tree& tree) {
+    for (size_t i = 0; i < tree.data.size(); ++i) {
+      EXPECT_EQ(world_.Read(world_.realm_a, tree.data[i]), tree.bytes[i]);
+    }
+    EXPECT_TRUE(world_.store->Verify(world_.realm_a, tree.root));
+  }
+  CheckReport Check() {
+    CheckOptions options;
+    options.volumes_dir = world_.dir + "/volumes";
+    const auto report = CheckStore(catalog_, *world_.store, world_.keys, world_.fs, options);
+    EXPECT_TRUE(report) << report.error().ToString();
+    return report ? *report : CheckReport{};
+  }
+  static std::string Describe(const CheckReport& report) {
+    std::string text;
+    for (const Damage& damage : report.damages) {
+      text += damage.structure + " | " + damage.where + " | " + damage.what + " |";
+      for (const std::string& owner : damage.owners) text += " " + owner;
+      text += "\n";
+    }
+    return text;
+  }
+
+  StoreWorld world_{256 << 10};
+  NodeCache nodes_{1 << 20};
+  MemCatalog catalog_;
+};
+
+TEST_F(CollectorTest, FreesWhatNoRootReachesAndNothingElse) {
+  const Tree kept = MakeTree(1, 40);
+  const Tree dropped = MakeTree(2, 40);
+  AddEnvironment(1, kept);
+  const std::string gone = AddEnvironment(2, dropped);
+  auto report = Collect({.now = true});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(report->garbage_bytes, 0u);
+  ExpectWhole(kept);
+  ExpectWhole(dropped);
+  Delete(gone);
+  const uint64_t before = world_.store->Stats().pack_bytes;
+  report = Collect({.now = true});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_GT(report->freed_bytes, 700000u);
+  EXPECT_LT(world_.store->Stats().pack_bytes, before - 700000);
+  ExpectWhole(kept);
+  for (const BlockRef& ref : dropped.data)
+    EXPECT_FALSE(*world_.store->Contains(world_.realm_a, ref));
+  EXPECT_EQ(Describe(Check()), "");
+  EXPECT_EQ(Check().garbage_bytes, 0u);
+  // Everything goes when the last root goes.
+  Delete(keys::Volume(std::string(15, '\0') + '\1'));
+  ASSERT_TRUE(Collect({.now = true}));
+  EXPECT_EQ(world_.store->Stats().block_count, 0u);
+  EXPECT_EQ(world_.store->Stats().pack_bytes, 0u);
+}
+
+TEST_F(CollectorTest, SharedBlocksStayUntilTheLastRootGoes) {
+  const Tree tree = MakeTree(3, 10);
+  const std::string first = AddEnvironment(1, tree);
+  const std::string second = AddEnvironment(2, tree);
+  Delete(first);
+  ASSERT_TRUE(Collect({.now = true}));
+  ExpectWhole(tree);
+  Delete(second);
+  ASSERT_TRUE(Collect({.now = true}));
+  EXPECT_EQ(world_.store->Stats().block_count, 0u);
+}
+
+TEST_F(CollectorTest, DryRunChangesNothing) {
+  const Tree tree = MakeTree(4, 10);
+  const auto before = world_.PackPaths();
+  const auto report = Collect({.now = true, .dry_run = true});
+  ASSERT_TRUE(report);
+  EXPECT_GT(report->garbage_bytes, 200000u);
+  EXPECT_EQ(report->freed_bytes, 0u);
+  ExpectWhole(tree);
+  EXPECT_GE(world_.PackPaths().size(), before.size());
+}
+
+TEST_F(CollectorTest, WithoutNowPacksPassThroughTheTrash) {
+  MakeTree(5, 30);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  const auto report = Collect({});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_GT(report->trash_bytes, 500000u);
+  world_.clock.Advance(25ll * 3600 * 1000000000);
+  const auto later = Collect({});
+  ASSERT_TRUE(later);
+  EXPECT_EQ(later->trash_bytes, 0u);
+}
+
+TEST_F(CollectorTest, UnreadableNodeStopsItWithNothingDeleted) {
+  const Tree kept = MakeTree(6, 200);
+  MakeTree(7, 20);  // garbage
+  AddEnvironment(1, kept);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  // Damages the frame of the tree's top node.
+  bool flipped = false;
+  for (const PackSummary& pack : world_.store->ListPacks(world_.realm_a)) {
+    const auto blocks = world_.store->ListBlocks(pack.pack);
+    ASSERT_TRUE(blocks);
+    for (const auto& block : *blocks) {
+      if (block.entry.address != kept.tree.node->address) continue;
+      for (const std::string& path : world_.PackPaths()) {
+        if (path.find(pack.pack.ToHex()) == std::string::npos) continue;
+        FlipBit(path, block.entry.offset + 100);
+        flipped = true;
+      }
+    }
+  }
+  ASSERT_TRUE(flipped);
+  world_.Reopen();  // nothing is served from a cache
+  const auto before = world_.PackPaths();
+  const auto report = Collect({.now = true});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(world_.PackPaths(), before);
+  const std::string found = Describe(Check());
+  EXPECT_NE(found.find("environment env_1"), std::string::npos) << found;
+}
+
+TEST_F(CollectorTest, MissingLeafStopsItWithNothingDeleted) {
+  Tree kept = MakeTree(8, 5);
+  const BlockRef absent = world_.Put(world_.realm_b, "only in another realm");
+  auto session = world_.store->BeginWrite(world_.realm_a);
+  const TreeReader base(*world_.store, nodes_, world_.realm_a, kept.tree);
+  const auto tree =
+      MergeTree(base, **session, {{ExtentKey(3, 65536), Extent(65536, 10, absent)}}, CountEntry, 1);
+  ASSERT_TRUE(tree);
+  FsRoot fs;
+  fs.tree = *tree;
+  kept.root = *(*session)->Put(BlockKind::kFsRoot, fs.Encode(), Compression::kFast);
+  ASSERT_TRUE((*session)->Sync());
+  session->reset();
+  AddEnvironment(1, kept);
+  const auto report = Collect({.now = true});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kDataLoss);
+  ExpectWhole(kept);
+}
+
+TEST_F(CollectorTest, UnreadableCatalogCollectsNothing) {
+  const Tree tree = MakeTree(9, 5);
+  ASSERT_TRUE(catalog_.Run([&](CatalogTransaction& txn) -> Status {
+    txn.Put(keys::Volume(std::string(16, 'v')), "\xff\xff");
+    return {};
+  }));
+  EXPECT_FALSE(Collect({.now = true}));
+  ExpectWhole(tree);
+}
+
+TEST_F(CollectorTest, WaitsForWritersSoThatAnUnpublishedTreeIsSafe) {
+  auto session = world_.store->BeginWrite(world_.realm_a);
+  ASSERT_TRUE(session);
+  const auto ref = (*session)->Put(BlockKind::kData, "not yet named by a root", Compression::kFast);
+  ASSERT_TRUE(ref);
+  std::thread collector([&] { EXPECT_TRUE(Collect({.now = true})); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(*world_.store->Contains(world_.realm_a, *ref))
+      << "a live session's block was collected";
+  session->reset();
+  collector.join();
+  EXPECT_FALSE(*world_.store->Contains(world_.realm_a, *ref));
+}
+
+TEST_F(CollectorTest, DeletedOrganizationIsDroppedWithoutItsKeys) {
+  MakeTree(10, 10);
+  auto org = *GetRecord<catalog::Organization>(catalog_, keys::Organization(kOrg));
+  org->set_deleted_ms(5);
+  Put(keys::Organization(kOrg), *org);
+  world_.keys.Remove(world_.realm_a);
+  const auto report = Collect({.now = true});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(world_.store->Stats().pack_bytes, 0u);
+}
+
+TEST_F(CollectorTest, CheckNamesTheFileThatADamagedBlockHurts) {
+  const Tree tree = MakeTree(11, 20);
+  AddEnvironment(1, tree);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  EXPECT_EQ(Describe(Check()), "");
+  bool flipped = false;
+  for (const PackSummary& pack : world_.store->ListPacks(world_.realm_a)) {
+    const auto blocks = world_.store->ListBlocks(pack.pack);
+    ASSERT_TRUE(blocks);
+    for (const auto& block : *blocks) {
+      if (block.entry.address != tree.data[7].address) continue;
+      for (const std::string& path : world_.PackPaths()) {
+        if (path.find(pack.pack.ToHex()) == std::string::npos) continue;
+        FlipBit(path, block.entry.offset + 200);
+        flipped = true;
+      }
+    }
+  }
+  ASSERT_TRUE(flipped);
+  const CheckReport report = Check();
+  bool named = false;
+  for (const Damage& damage : report.damages) {
+    named = named || (damage.structure == "frame" &&
+                      std::find(damage.owners.begin(), damage.owners.end(),
+                                "environment env_1 /f7") != damage.owners.end());
+  }
+  EXPECT_TRUE(named) << Describe(report);
+}
+
+}  // namespace
+}  // namespace cairn
