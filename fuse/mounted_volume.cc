@@ -8,6 +8,7 @@
 // in fuse_flush).
 #include "fuse/mounted_volume.h"
 
+#include <cerrno>
 #include <utility>
 
 #include "store/base/log.h"
@@ -43,6 +44,10 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper
   mounted->device_.device_major = device->device_major;
   mounted->device_.device_minor = device->device_minor;
   CAIRN_TRY(mounted->Serve(std::move(device->fuse)));
+  // A helper takes 10 ms to start: one is idle before the first barrier, which may be part of a
+  // pause.
+  auto helper = keeper.AcquireHelper();
+  if (helper) keeper.ReturnHelper(std::move(*helper));
   return mounted;
 }
 
@@ -83,9 +88,20 @@ MountedVolume::~MountedVolume() {
 Status MountedVolume::Barrier() {
   MutexLock lock(barrier_mutex_);
   if (closed()) return Err(ErrorCode::kFailedPrecondition, dir() + " is not mounted any more");
+  const Status done = RunBarrier();
+  // A helper that had died while it was idle is found out only now: once more with another.
+  if (!done && done.error().code() == ErrorCode::kUnavailable &&
+      done.error().sys_errno() != ETIMEDOUT) {
+    return RunBarrier();
+  }
+  return done;
+}
+
+Status MountedVolume::RunBarrier() {
+  const std::vector<InodeNumber> inodes = volume_.WritableOpens();
+  if (inodes.empty()) return {};
   std::unique_ptr<BarrierHelper> helper = CAIRN_TRY(keeper_.AcquireHelper());
   server_->SetBarrierPid(helper->pid());
-  const std::vector<InodeNumber> inodes = volume_.WritableOpens();
   const Status done =
       helper->Run(request_, device_, volume_.rollback_epoch(), inodes, options_.barrier_timeout_ms);
   server_->SetBarrierPid(0);

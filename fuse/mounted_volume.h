@@ -64,6 +64,7 @@ class MountedVolume {
   MountedVolume(KeeperClient& keeper, Volume& volume, const FuseMountOptions& options)
       : keeper_(keeper), volume_(volume), options_(options) {}
   Status Serve(UniqueFd fuse);
+  Status RunBarrier() REQUIRES(barrier_mutex_);
   void Stop();
 
   KeeperClient& keeper_;

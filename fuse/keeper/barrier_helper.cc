@@ -4,8 +4,9 @@
 // kernel. ESTALE means that the kernel has dropped the inode and the server does not know it:
 // nothing of it can be dirty.
 //
-// The directory's device is compared first: after an unmount it would be another filesystem, where
-// every handle is stale and a barrier would seem to succeed.
+// The mount fd is a real open: open_by_handle_at refuses O_PATH ones. The directory's device is
+// compared first: after an unmount it would be another filesystem, where every handle is stale and
+// a barrier would seem to succeed.
 #include "fuse/keeper/barrier_helper.h"
 
 #include <fcntl.h>
@@ -47,7 +48,7 @@ int SyncInode(int mount_fd, uint64_t ino, uint32_t generation) {
 }  // namespace
 
 Result<BarrierResult> RunBarrier(const BarrierRequest& request) {
-  UniqueFd dir(::open(request.dir.c_str(), O_RDONLY | O_PATH | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd dir(::open(request.dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!dir.valid()) return ErrErrno(errno, fmt::format("barrier: open {}", request.dir));
   struct statx st{};
   if (::statx(dir.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, 0, &st) != 0) {

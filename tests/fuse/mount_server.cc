@@ -3,10 +3,14 @@
 // line of answer each on stdout. It exists because a process that serves /dev/fuse must not use its
 // own mount.
 //
-//   barrier | sync-count | opens | dirty-opens | fail-writes 0|1 | fail-syncs 0|1 | unmount |
-//   unmount-lazy | quit stat PATH          -> ino size mtime_ns ctime_ns mode nlink          read
-//   PATH -> hex of the content last-request       -> opcode unique floor
-#include <signal.h>
+//   barrier, unmount, unmount-lazy, mount-again, quit    -> ok, or error and why
+//   fail-writes 0|1, fail-syncs 0|1                       -> ok
+//   sync-count, opens, dirty-opens                        -> a number
+//   stat PATH                  -> ino size mtime_ns ctime_ns mode nlink
+//   read PATH, read-inode N    -> x and the content in hex
+//   last-request               -> opcode unique floor, 1 if the connection is this one
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -38,7 +42,8 @@ int64_t Nanoseconds(const TimeSpec& time) {
   return time.seconds * 1'000'000'000 + time.nanoseconds;
 }
 
-Result<std::string> Answer(MemoryVolume& volume, MountedVolume& mounted, const std::string& line) {
+Result<std::string> Answer(KeeperClient& keeper, MemoryVolume& volume, MountedVolume& mounted,
+                           const std::string& line) {
   std::istringstream words(line);
   std::string verb;
   std::string argument;
@@ -76,6 +81,19 @@ Result<std::string> Answer(MemoryVolume& volume, MountedVolume& mounted, const s
     CAIRN_TRY(volume.Read(found.ino, 0, data));
     return "x" + HexEncode(data);
   }
+  if (verb == "read-inode") {
+    const InodeNumber ino = std::strtoull(argument.c_str(), nullptr, 10);
+    std::string data(CAIRN_TRY(volume.GetAttributes(ino)).size_bytes, '\0');
+    CAIRN_TRY(volume.Read(ino, 0, data));
+    return "x" + HexEncode(data);
+  }
+  if (verb == "mount-again") {
+    MemoryVolume other{MemoryVolumeOptions{}};
+    MountOptions options;
+    options.dir = mounted.dir();
+    CAIRN_TRY(MountedVolume::Mount(keeper, other, options));
+    return "ok";
+  }
   if (verb == "last-request") {
     const ReplyRecord last = volume.last_request();
     std::ostringstream out;
@@ -84,6 +102,20 @@ Result<std::string> Answer(MemoryVolume& volume, MountedVolume& mounted, const s
     return out.str();
   }
   return Err(ErrorCode::kInvalidArgument, "no such verb");
+}
+
+// False at the end of the input or when told to stop.
+bool NextLine(int stop_event, std::string& line) {
+  line.clear();
+  while (true) {
+    pollfd fds[2] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
+                     {.fd = stop_event, .events = POLLIN, .revents = 0}};
+    if (::poll(fds, 2, -1) < 0) continue;  // EINTR
+    char byte;
+    if (fds[1].revents != 0 || ::read(STDIN_FILENO, &byte, 1) != 1) return false;
+    if (byte == '\n') return true;
+    line.push_back(byte);
+  }
 }
 
 int Serve(int argc, char** argv) {
@@ -104,8 +136,9 @@ int Serve(int argc, char** argv) {
       volume_options.quota_bytes = std::strtoull(argv[i + 1], nullptr, 10);
     if (word == "--keeper-fd") keeper_fd = std::atoi(argv[i + 1]);
   }
-  // A lost keeper or SIGTERM ends the program like the end of stdin: the destructors unmount.
-  const auto stop = [] { ::close(STDIN_FILENO); };
+  // A lost keeper ends the program like the end of stdin: the destructors unmount.
+  const UniqueFd stop_event(::eventfd(0, EFD_CLOEXEC));
+  const auto stop = [&stop_event] { ::eventfd_write(stop_event.get(), 1); };
   MemoryVolume volume(volume_options);
   auto keeper = KeeperClient::Connect(UniqueFd(keeper_fd), stop);
   if (!keeper) {
@@ -119,8 +152,8 @@ int Serve(int argc, char** argv) {
   }
   std::cout << "ready " << ::getpid() << ' ' << (*keeper)->keeper_pid() << std::endl;
   std::string line;
-  while (std::getline(std::cin, line) && line != "quit") {
-    const Result<std::string> answer = Answer(volume, **mounted, line);
+  while (NextLine(stop_event.get(), line) && line != "quit") {
+    const Result<std::string> answer = Answer(**keeper, volume, **mounted, line);
     std::cout << (answer ? *answer : "error " + answer.error().ToString()) << std::endl;
   }
   return 0;
