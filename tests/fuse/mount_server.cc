@@ -89,7 +89,7 @@ Result<std::string> Answer(KeeperClient& keeper, MemoryVolume& volume, MountedVo
   }
   if (verb == "mount-again") {
     MemoryVolume other{MemoryVolumeOptions{}};
-    MountOptions options;
+    FuseMountOptions options;
     options.dir = mounted.dir();
     CAIRN_TRY(MountedVolume::Mount(keeper, other, options));
     return "ok";
