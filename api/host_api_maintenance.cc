@@ -68,7 +68,8 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
     case Call::kUmount:
       return Unmount(request.org(), request.umount());
     case Call::kReap: {
-      const ReapPlan plan = CAIRN_TRY(services_.reaper.Plan(services_.clock.NowMs()));
+      const int64_t now_ms = services_.clock.NowMs();
+      const ReapPlan plan = CAIRN_TRY(services_.reaper.Plan(now_ms));
       host::ReapInfo& info = *response.mutable_reap();
       if (request.reap().dry_run()) {
         ReapPlan shown{.items = plan.items, .scanned = plan.scanned};
@@ -83,7 +84,7 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
         info.set_kept(plan.items.size() - info.removed());
         return response;
       }
-      const ReapReport report = CAIRN_TRY(services_.reaper.Execute(plan));
+      const ReapReport report = CAIRN_TRY(services_.reaper.Execute(plan, now_ms));
       for (const auto& [object_class, count] : plan.scanned)
         (*info.mutable_scanned())[object_class] = count;
       info.set_removed(report.removed);

@@ -1,0 +1,127 @@
+// cairnd: the server process. Without --keeper-fd it becomes the keeper, which starts it again with
+// one (fuse/keeper/keeper.h). Then: signals are blocked for all threads -> keeper -> Daemon::Start
+// -> "ready" -> wait for SIGTERM, SIGINT or the keeper's end -> Daemon::Stop.
+#include <errno.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+#include <string>
+
+#include "cmd/daemon.h"
+#include "store/base/log.h"
+
+namespace {
+
+constexpr int kExitFailed = 1;
+constexpr int kExitUsage = 64;
+
+int Fail(const cairn::Error& error) {
+  std::fputs(
+      fmt::format("cairnd: {}\n", error.message().empty() ? error.ToString() : error.message())
+          .c_str(),
+      stderr);
+  return kExitFailed;
+}
+
+// Packs, journals and connections all want descriptors; the soft limit is often 1024.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int Run(const cairn::DaemonOptions& options, int keeper_fd) {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  ::sigaddset(&signals, SIGTERM);
+  ::sigaddset(&signals, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
+
+  auto keeper = cairn::KeeperClient::Connect(cairn::UniqueFd(keeper_fd), [] {
+    cairn::LogError("keeper_lost");
+    ::kill(::getpid(), SIGTERM);
+  });
+  if (!keeper) return Fail(keeper.error());
+  auto daemon = cairn::Daemon::Start(options, **keeper);
+  if (!daemon) return Fail(daemon.error());
+  cairn::LogInfo("ready",
+                 {{"pid", ::getpid()},
+                  {"data", options.data_dir},
+                  {"socket", (*daemon)->socket_path()},
+                  {"http", fmt::format("{}:{}", options.listen.address, (*daemon)->http_port())}});
+  int signal_number = 0;
+  while (::sigwait(&signals, &signal_number) != 0) {
+  }
+  cairn::LogInfo("stopping", {{"signal", signal_number}});
+  (*daemon)->Stop();
+  daemon->reset();
+  cairn::LogInfo("stopped");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace cairn;
+  CLI::App app(
+      "cairnd: serves one data directory: a unix socket for the host, HTTP for applications, and "
+      "the mounts.",
+      "cairnd");
+  DaemonOptions options;
+  std::string listen = "127.0.0.1:7070";
+  std::string log_level = "info";
+  bool anywhere = false;
+  int keeper_fd = -1;
+  const std::map<std::string, LogLevel> levels = {{"debug", LogLevel::kDebug},
+                                                  {"info", LogLevel::kInfo},
+                                                  {"warning", LogLevel::kWarning},
+                                                  {"error", LogLevel::kError}};
+  app.set_version_flag("--version", "cairnd 0.1.0");
+  app.add_option("--data", options.data_dir, "data directory; made when it does not exist")
+      ->required();
+  app.add_option("--socket", options.socket_path, "unix socket for the host (DATA/cairn.sock)");
+  app.add_option("--listen", listen, "address and port of the HTTP API")->capture_default_str();
+  app.add_flag("--insecure-listen-anywhere", anywhere,
+               "allow --listen to name more than this machine: HTTP is not encrypted, keys can be "
+               "read on the way");
+  app.add_option("--master-key", options.master_key_file,
+                 "file of the master key (DATA/master.key)");
+  app.add_option("--log-level", log_level, "debug, info, warning or error")
+      ->capture_default_str()
+      ->check(CLI::IsMember(levels));
+  app.add_option("--keeper-fd", keeper_fd, "given by cairn-keeper")->group("");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  const auto address = ParseListenAddress(listen);
+  if (!address) {
+    Fail(address.error());
+    return kExitUsage;
+  }
+  if (!address->loopback && !anywhere) {
+    std::fputs(fmt::format("cairnd: --listen {} is reachable from other machines and HTTP is not "
+                           "encrypted. Listen on 127.0.0.1 behind a TLS proxy, or "
+                           "add --insecure-listen-anywhere\n",
+                           listen)
+                   .c_str(),
+               stderr);
+    return kExitUsage;
+  }
+  options.listen = *address;
+  SetLogLevel(levels.at(log_level));
+  if (keeper_fd < 0) {
+    const auto failed = ExecUnderKeeper(argc, argv);
+    return Fail(failed.error());
+  }
+  return Run(options, keeper_fd);
+}

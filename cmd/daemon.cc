@@ -1,0 +1,205 @@
+// The daemon in order. Start: data directory (lock, format, master key) -> catalog -> registry ->
+// key ring -> block store -> volume manager -> services -> abandoned operations are ended ->
+// sockets. Stop is the reverse: no new calls -> running ones end -> unmount, seal, close volumes ->
+// store -> catalog -> unlock. A kill at any moment is the same as a power cut to all of them.
+#include "cmd/daemon.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "catalog/operations.h"
+#include "store/base/log.h"
+
+namespace cairn {
+
+Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options, KeeperClient& keeper) {
+  std::unique_ptr<Daemon> daemon(new Daemon(options, keeper));
+  daemon->started_ms_ = SystemClock().NowMs();
+  CAIRN_TRY(daemon->OpenStore());
+  CAIRN_TRY(daemon->StartServices());
+  CAIRN_TRY(daemon->StartServers());
+  daemon->ready_ = true;
+  return daemon;
+}
+
+Daemon::~Daemon() { Stop(); }
+
+Status Daemon::OpenStore() {
+  FileSystem& fs = HostFileSystem();
+  directory_ = CAIRN_TRY(DataDirectory::Open({.fs = fs,
+                                              .dir = options_.data_dir,
+                                              .master_key_file = options_.master_key_file,
+                                              .create = true}));
+  catalog_ = CAIRN_TRY(LocalCatalog::Open(fs, directory_->master_key(),
+                                          {.dir = directory_->CatalogDir(), .create = true}));
+  RegistryHooks hooks;
+  hooks.is_mounted = [this](const catalog::Environment& env) {
+    return env.volume().size() == 16 && !mounts_.MountedAt(Id128::FromView(env.volume())).empty();
+  };
+  registry_ = CAIRN_TRY(
+      Registry::Open(*catalog_, SystemClock(), directory_->master_key(), std::move(hooks)));
+  const auto organizations = CAIRN_TRY(registry_->LoadOrganizations());
+  for (const OrganizationKeys& organization : organizations) {
+    keys_.Add(organization.realm, {.address_key = organization.address_key,
+                                   .current_key_id = organization.current_key_id,
+                                   .wrapping_keys = organization.wrapping_keys});
+  }
+  store_ = CAIRN_TRY(LocalBlockStore::Open({.fs = fs,
+                                            .dir = directory_->dir(),
+                                            .keys = keys_,
+                                            .clock = SystemClock(),
+                                            .store = directory_->store(),
+                                            .epoch = directory_->open_epoch()}));
+  return {};
+}
+
+Status Daemon::StartServices() {
+  FileSystem& fs = HostFileSystem();
+  Clock& clock = SystemClock();
+  const uint64_t epoch = registry_->epoch();
+  const VolumeManagerOptions volume_options{.volumes_dir = directory_->VolumesDir(),
+                                            .epoch = directory_->open_epoch()};
+  volumes_ = std::make_unique<VolumeManager>(volume_options, fs, keys_, *store_, nodes_, *catalog_,
+                                             clock, mounts_);
+  snapshots_ =
+      std::make_unique<SnapshotService>(*catalog_, *store_, keys_, fs, *volumes_, clock, epoch);
+  publisher_ = std::make_unique<Publisher>(*catalog_, *store_, nodes_, keys_, *volumes_, clock,
+                                           PublicationLimits{}, epoch);
+  ReaperHooks hooks;
+  hooks.revoke_environment = [this](const catalog::Environment& env) {
+    return volumes_->Revoke(env.org(), env.id());
+  };
+  hooks.remove_volume = [this](const catalog::Volume& volume) {
+    return volumes_->RemoveVolume(volume);
+  };
+  hooks.point_is_held = [this](const catalog::Point& point) { return volumes_->IsHeld(point); };
+  reaper_ = std::make_unique<Reaper>(*catalog_, std::move(hooks), epoch);
+  collector_ = std::make_unique<Collector>(*catalog_, *store_, clock);
+  CAIRN_TRY(EndAbandonedOperations());
+  volumes_->OnSealed([this](const catalog::PointRecord& record) {
+    if (auto settled = publisher_->SettleAll(&record.point()); !settled) {
+      LogWarning("settle_failed", {{"error", settled.error().ToString()}});
+    }
+  });
+  volumes_->Start();
+  // What an earlier life published and did not move any more: in the background, since it reads all
+  // those bytes.
+  settle_thread_ = std::thread([this] {
+    if (auto settled = publisher_->SettleAll(nullptr); !settled) {
+      LogWarning("settle_failed", {{"error", settled.error().ToString()}});
+    }
+  });
+  return {};
+}
+
+Status Daemon::EndAbandonedOperations() {
+  const auto abandoned = CAIRN_TRY(AbandonedOperations(*catalog_, registry_->epoch()));
+  for (const catalog::Operation& operation : abandoned) {
+    const Error interrupted(ErrorCode::kAborted, "interrupted: the daemon ended while it ran");
+    CAIRN_TRY(catalog_->Run([&](CatalogTransaction& txn) {
+      return EndOperation(txn, operation.org(), operation.id(), {}, &interrupted,
+                          SystemClock().NowMs());
+    }));
+    LogWarning("operation_interrupted", {{"operation", operation.id()},
+                                         {"kind", operation.kind()},
+                                         {"target", operation.target()},
+                                         {"phase", operation.phase()}});
+  }
+  return {};
+}
+
+Status Daemon::StartServers() {
+  services_.reset(new ApiServices{.registry = *registry_,
+                                  .volumes = *volumes_,
+                                  .snapshots = *snapshots_,
+                                  .publisher = *publisher_,
+                                  .reaper = *reaper_,
+                                  .collector = *collector_,
+                                  .clock = SystemClock(),
+                                  .add_keys = {},
+                                  .remove_keys = {},
+                                  .check = {},
+                                  .stats = {},
+                                  .mounts = {}});
+  services_->add_keys = [this](const OrganizationKeys& keys) {
+    keys_.Add(keys.realm, {.address_key = keys.address_key,
+                           .current_key_id = keys.current_key_id,
+                           .wrapping_keys = keys.wrapping_keys});
+  };
+  services_->remove_keys = [this](const Id128& realm) {
+    keys_.Remove(realm);
+    store_->ForgetRealm(realm);
+    nodes_.EraseRealm(realm);
+  };
+  services_->check = [this](bool rebuild_index) {
+    return CheckStore(*catalog_, *store_, keys_, HostFileSystem(),
+                      {.rebuild_index = rebuild_index, .volumes_dir = directory_->VolumesDir()});
+  };
+  services_->stats = [this] { return Stats(); };
+  services_->mounts = [this] {
+    std::vector<LiveMount> mounts;
+    for (auto& [volume, dir] : mounts_.List())
+      mounts.push_back({.volume = volume, .dir = std::move(dir)});
+    return mounts;
+  };
+  host_api_ = std::make_unique<HostApi>(*services_);
+  http_api_ = std::make_unique<HttpApi>(*services_, [this] { return ready_.load(); });
+  HostServerOptions host_options;
+  host_options.socket_path =
+      options_.socket_path.empty() ? directory_->dir() + "/cairn.sock" : options_.socket_path;
+  host_server_ =
+      CAIRN_TRY(HostServer::Start(host_options, [this](const host::HostRequest& request) {
+        return host_api_->Handle(request);
+      }));
+  HttpServerOptions http_options;
+  http_options.address = options_.listen.address;
+  http_options.port = options_.listen.port;
+  http_server_ = CAIRN_TRY(HttpServer::Start(
+      http_options, [this](const HttpRequest& request) { return http_api_->Handle(request); },
+      [](int status, const std::string&) { return ErrorResponse(StatusError(status)); }));
+  return {};
+}
+
+host::StatsInfo Daemon::Stats() {
+  host::StatsInfo info;
+  const BlockStoreStats stats = store_->Stats();
+  info.set_pack_count(stats.pack_count);
+  info.set_pack_bytes(stats.pack_bytes);
+  info.set_trash_bytes(stats.trash_bytes);
+  info.set_block_count(stats.block_count);
+  info.set_stored_bytes(stats.stored_bytes);
+  info.set_raw_bytes(stats.raw_bytes);
+  info.set_cache_bytes(stats.cache_bytes);
+  uint64_t journal_bytes = 0;
+  std::error_code error;
+  // Files come and go meanwhile: a number for people, not for decisions.
+  for (std::filesystem::recursive_directory_iterator it(directory_->VolumesDir(), error), end;
+       !error && it != end; it.increment(error)) {
+    std::error_code gone;
+    const uint64_t size = it->is_regular_file(gone) ? it->file_size(gone) : 0;
+    if (!gone) journal_bytes += size;
+  }
+  info.set_journal_bytes(journal_bytes);
+  info.set_started_ms(started_ms_);
+  info.set_version("0.1.0");
+  return info;
+}
+
+void Daemon::Stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  ready_ = false;
+  if (http_server_ != nullptr) http_server_->Stop();
+  if (host_server_ != nullptr) host_server_->Stop();
+  if (settle_thread_.joinable()) settle_thread_.join();
+  if (volumes_ != nullptr) volumes_->Stop();
+  const auto close = [](const char* what, const Status& closed) {
+    if (!closed) LogError("close_failed", {{"part", what}, {"error", closed.error().ToString()}});
+  };
+  if (store_ != nullptr) close("block store", store_->Close());
+  // The registry holds no transaction between calls.
+  if (catalog_ != nullptr) close("catalog", catalog_->Close());
+}
+
+}  // namespace cairn

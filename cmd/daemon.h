@@ -1,0 +1,83 @@
+// Daemon: everything that serves one data directory, wired together. The only place that names
+// implementations.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "api/host_api.h"
+#include "api/host_server.h"
+#include "api/http_api.h"
+#include "api/http_server.h"
+#include "api/services.h"
+#include "catalog/local_catalog.h"
+#include "catalog/registry.h"
+#include "cmd/fuse_mount_service.h"
+#include "fuse/keeper_client.h"
+#include "store/base/error.h"
+#include "store/data_directory.h"
+#include "store/key_ring.h"
+#include "store/local_block_store.h"
+#include "store/node_cache.h"
+
+namespace cairn {
+
+struct DaemonOptions {
+  std::string data_dir;
+  std::string socket_path;      // empty: cairn.sock in the data directory
+  std::string master_key_file;  // empty: master.key in the data directory
+  ListenAddress listen;
+};
+
+// Thread-compatible: one owner starts and stops it.
+class Daemon {
+ public:
+  // On an error nothing is left running or behind, but for what a data directory keeps. Errors: as
+  // of the parts; the messages say what to do. `keeper` outlives it.
+  static Result<std::unique_ptr<Daemon>> Start(const DaemonOptions& options, KeeperClient& keeper);
+  ~Daemon();
+
+  // No new calls; running ones end; everything is unmounted, sealed and closed. Idempotent.
+  void Stop();
+
+  const std::string& socket_path() const { return host_server_->socket_path(); }
+  uint16_t http_port() const { return http_server_->port(); }
+
+ private:
+  Daemon(const DaemonOptions& options, KeeperClient& keeper) : options_(options), mounts_(keeper) {}
+  Status OpenStore();
+  Status StartServices();
+  Status StartServers();
+  Status EndAbandonedOperations();
+  host::StatsInfo Stats();
+
+  const DaemonOptions options_;
+  std::atomic<bool> ready_ = false;
+  bool stopped_ = false;
+  int64_t started_ms_ = 0;
+
+  // In the order in which they start; they stop in the other.
+  std::unique_ptr<DataDirectory> directory_;
+  std::unique_ptr<LocalCatalog> catalog_;
+  KeyRing keys_;
+  FuseMountService mounts_;
+  std::unique_ptr<Registry> registry_;
+  std::unique_ptr<LocalBlockStore> store_;
+  NodeCache nodes_;
+  std::unique_ptr<VolumeManager> volumes_;
+  std::unique_ptr<SnapshotService> snapshots_;
+  std::unique_ptr<Publisher> publisher_;
+  std::unique_ptr<Reaper> reaper_;
+  std::unique_ptr<Collector> collector_;
+  std::thread settle_thread_;
+  std::unique_ptr<ApiServices> services_;
+  std::unique_ptr<HostApi> host_api_;
+  std::unique_ptr<HttpApi> http_api_;
+  std::unique_ptr<HostServer> host_server_;
+  std::unique_ptr<HttpServer> http_server_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,93 @@
+// Mounts by volume. An entry is made before mount(2) and filled after it, so that two mounts of one
+// volume cannot race and the lock is never held over I/O. A mount that somebody else took away
+// (umount(8)) counts as not mounted at once; what is left of it is cleared by the next call about
+// its volume.
+#include "cmd/fuse_mount_service.h"
+
+#include <errno.h>
+#include <fmt/format.h>
+
+namespace cairn {
+
+Status FuseMountService::Mount(Volume& volume, const std::string& dir,
+                               const MountOptions& options) {
+  std::shared_ptr<MountedVolume> gone;
+  {
+    MutexLock lock(mutex_);
+    Entry& entry = mounts_[volume.id()];
+    if (!entry.dir.empty() && (entry.mount == nullptr || !entry.mount->closed())) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 fmt::format("the Environment is mounted at {} already", entry.dir), EBUSY);
+    }
+    gone = std::move(entry.mount);
+    entry = {.dir = dir, .mount = nullptr};
+  }
+  gone.reset();  // ends its threads before the next ones serve the same volume
+  FuseMountOptions fuse;
+  fuse.dir = dir;
+  fuse.nosuid = !options.allow_suid;
+  fuse.nodev = !options.allow_dev;
+  fuse.read_only = options.read_only;
+  fuse.writeback_cache = options.writeback_cache;
+  auto mounted = MountedVolume::Mount(keeper_, volume, fuse);
+  MutexLock lock(mutex_);
+  if (!mounted) {
+    mounts_.erase(volume.id());
+    return std::unexpected(
+        std::move(mounted).error().WithContext(fmt::format("cannot mount at {}", dir)));
+  }
+  mounts_[volume.id()].mount = std::move(*mounted);
+  return {};
+}
+
+std::shared_ptr<MountedVolume> FuseMountService::Find(const Id128& volume) {
+  MutexLock lock(mutex_);
+  const auto it = mounts_.find(volume);
+  if (it == mounts_.end() || it->second.mount == nullptr || it->second.mount->closed())
+    return nullptr;
+  return it->second.mount;
+}
+
+Status FuseMountService::Unmount(const Id128& volume, bool force) {
+  std::shared_ptr<MountedVolume> mount = Find(volume);
+  if (mount != nullptr) CAIRN_TRY(mount->Unmount(force));
+  std::shared_ptr<MountedVolume> last;
+  {
+    MutexLock lock(mutex_);
+    const auto it = mounts_.find(volume);
+    // Not one that another call is just making.
+    if (it != mounts_.end() && it->second.mount != nullptr &&
+        (it->second.mount == mount || it->second.mount->closed())) {
+      last = std::move(it->second.mount);
+      mounts_.erase(it);
+    }
+  }
+  return {};
+}
+
+Status FuseMountService::Barrier(const Id128& volume) {
+  const std::shared_ptr<MountedVolume> mount = Find(volume);
+  if (mount == nullptr) return {};  // an unmount has written everything back
+  auto done = mount->Barrier();
+  if (!done && mount->closed()) return {};
+  return done;
+}
+
+std::string FuseMountService::MountedAt(const Id128& volume) {
+  MutexLock lock(mutex_);
+  const auto it = mounts_.find(volume);
+  if (it == mounts_.end()) return {};
+  if (it->second.mount != nullptr && it->second.mount->closed()) return {};
+  return it->second.dir;
+}
+
+std::vector<std::pair<Id128, std::string>> FuseMountService::List() {
+  std::vector<std::pair<Id128, std::string>> list;
+  MutexLock lock(mutex_);
+  for (const auto& [volume, entry] : mounts_) {
+    if (entry.mount != nullptr && !entry.mount->closed()) list.emplace_back(volume, entry.dir);
+  }
+  return list;
+}
+
+}  // namespace cairn

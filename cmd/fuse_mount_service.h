@@ -1,0 +1,45 @@
+// FuseMountService: the volume manager's MountService over fuse/ and the keeper.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fuse/keeper_client.h"
+#include "fuse/mounted_volume.h"
+#include "snapshot/mount_service.h"
+#include "store/base/id128.h"
+#include "store/base/mutex.h"
+
+namespace cairn {
+
+// Thread-safe. The keeper and all mounted volumes outlive it; whoever owns the volumes unmounts
+// them first.
+class FuseMountService final : public MountService {
+ public:
+  explicit FuseMountService(KeeperClient& keeper) : keeper_(keeper) {}
+
+  Status Mount(Volume& volume, const std::string& dir, const MountOptions& options) override;
+  Status Unmount(const Id128& volume, bool force) override;
+  Status Barrier(const Id128& volume) override;
+  std::string MountedAt(const Id128& volume) override;
+
+  // Volume and directory of each live mount.
+  std::vector<std::pair<Id128, std::string>> List();
+
+ private:
+  struct Entry {
+    std::string dir;
+    std::shared_ptr<MountedVolume> mount;  // null while it is being mounted
+  };
+  // Null when nothing is mounted, or it has gone (umount(8), an abort).
+  std::shared_ptr<MountedVolume> Find(const Id128& volume);
+
+  KeeperClient& keeper_;
+  Mutex mutex_;
+  std::map<Id128, Entry> mounts_ GUARDED_BY(mutex_);
+};
+
+}  // namespace cairn
