@@ -112,5 +112,20 @@ TEST_F(Keeper, KilledKeeperMakesTheServerUnmountAndEnd) {
   WaitForExit(10);
 }
 
+TEST_F(Keeper, EverythingIsThereAfterANewStart) {
+  backing_ = Backing::kJournal;
+  Start();
+  ASSERT_EQ(::mkdir(Path("dir").c_str(), 0700), 0);
+  const std::string big(300'000, 'b');
+  Spill(Path("dir/big"), big);
+  Spill(Path("small"), "small");
+  stdin_.Reset();
+  ASSERT_EQ(ExitCode(), 0);
+  ASSERT_FALSE(IsMounted(dir_));
+  Start();
+  EXPECT_EQ(Slurp(Path("dir/big")), big);
+  EXPECT_EQ(Slurp(Path("small")), "small");
+}
+
 }  // namespace
 }  // namespace cairn

@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/base/file_system.h"
 #include "store/base/hex.h"
 #include "store/base/unique_fd.h"
 
@@ -55,6 +56,8 @@ inline bool IsMounted(const std::string& dir) {
   return false;
 }
 
+enum class Backing { kMemory, kJournal };
+
 class MountTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -83,6 +86,7 @@ class MountTest : public testing::Test {
       }
       ::rmdir(dir_.c_str());
     }
+    if (!journal_dir_.empty()) IgnoreError(RemoveTree(HostFileSystem(), journal_dir_), "temporary");
     ::alarm(0);
   }
 
@@ -116,7 +120,11 @@ class MountTest : public testing::Test {
     return line;
   }
 
-  void Start(const std::vector<std::string>& arguments = {}) {
+  void Start(std::vector<std::string> arguments = {}) {
+    if (backing_ == Backing::kJournal) {
+      if (journal_dir_.empty()) journal_dir_ = dir_ + ".journal";
+      arguments.insert(arguments.end(), {"--journal", journal_dir_});
+    }
     const std::string line = Launch(dir_, arguments);
     ASSERT_TRUE(line.starts_with("ready ")) << line;
   }
@@ -187,7 +195,9 @@ class MountTest : public testing::Test {
 
   std::string Path(const std::string& name) const { return dir_ + "/" + name; }
 
+  Backing backing_ = Backing::kMemory;
   std::string dir_;
+  std::string journal_dir_;
   pid_t keeper_ = -1;
   pid_t server_ = -1;
   UniqueFd stdin_;
@@ -195,6 +205,16 @@ class MountTest : public testing::Test {
   std::string unread_;
   int status_ = 0;
 };
+
+// The same over both kinds of volume.
+class MountTestOverBoth : public MountTest, public testing::WithParamInterface<Backing> {
+ protected:
+  MountTestOverBoth() { backing_ = GetParam(); }
+};
+
+inline std::string BackingName(const testing::TestParamInfo<Backing>& info) {
+  return info.param == Backing::kMemory ? "Memory" : "Journal";
+}
 
 // The whole of a file, or "errno N".
 inline std::string Slurp(const std::string& path) {

@@ -1,14 +1,13 @@
-// mount_server DIR [--write-delay-ms N] [--quota-bytes N] [--no-writeback] --keeper-fd N: what the
-// mount tests run under a real keeper: a memory volume mounted on DIR, ruled by lines on stdin, one
-// line of answer each on stdout. It exists because a process that serves /dev/fuse must not use its
-// own mount.
+// mount_server DIR [--journal DIR | --write-delay-ms N] [--quota-bytes N] [--no-writeback]
+// --keeper-fd N: what the mount tests run under a real keeper: a volume in memory, or a real one
+// with its journal, mounted on DIR, ruled by lines on stdin, one line of answer each on stdout. It
+// exists because a process that serves /dev/fuse must not use its own mount.
 //
 //   barrier, unmount, unmount-lazy, mount-again, quit    -> ok, or error and why
-//   fail-writes 0|1, fail-syncs 0|1                       -> ok
-//   sync-count, opens, dirty-opens                        -> a number
+//   opens, dirty-opens                                    -> a number
+//   fail-writes 0|1, fail-syncs 0|1, sync-count, last-request (of a volume in memory)
 //   stat PATH                  -> ino size mtime_ns ctime_ns mode nlink
 //   read PATH, read-inode N    -> x and the content in hex
-//   last-request               -> opcode unique floor, 1 if the connection is this one
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -23,12 +22,19 @@
 #include "fuse/keeper_client.h"
 #include "fuse/memory/memory_volume.h"
 #include "fuse/mounted_volume.h"
+#include "store/base/file_system.h"
 #include "store/base/hex.h"
+#include "store/key_ring.h"
+#include "store/node_cache.h"
+#include "store/tree.h"
+#include "tests/support/mem_block_store.h"
+#include "volume/layer.h"
+#include "volume/volume.h"
 
 namespace cairn {
 namespace {
 
-Result<NamedInode> Walk(MemoryVolume& volume, const std::string& path) {
+Result<NamedInode> Walk(Volume& volume, const std::string& path) {
   NamedInode at{.ino = kRootInode, .inode = CAIRN_TRY(volume.GetAttributes(kRootInode))};
   std::istringstream parts(path);
   std::string part;
@@ -42,8 +48,53 @@ int64_t Nanoseconds(const TimeSpec& time) {
   return time.seconds * 1'000'000'000 + time.nanoseconds;
 }
 
-Result<std::string> Answer(KeeperClient& keeper, MemoryVolume& volume, MountedVolume& mounted,
+Result<std::string> AnswerOfMemory(MemoryVolume& volume, MountedVolume& mounted,
+                                   const std::string& verb, const std::string& argument) {
+  if (verb == "sync-count") return std::to_string(volume.syncs());
+  if (verb == "fail-writes") {
+    volume.FailWrites(argument == "1");
+    return "ok";
+  }
+  if (verb == "fail-syncs") {
+    volume.FailSyncs(argument == "1");
+    return "ok";
+  }
+  if (verb == "last-request") {
+    const ReplyRecord last = volume.last_request();
+    std::ostringstream out;
+    out << last.opcode << ' ' << last.unique << ' ' << last.reply_floor << ' '
+        << (last.connection == mounted.connection());
+    return out.str();
+  }
+  return Err(ErrorCode::kInvalidArgument, "no such verb");
+}
+
+// The volume that the command line asks for, with what it stands on.
+struct Served {
+  KeyRing keys;
+  MemBlockStore blocks{keys};
+  NodeCache cache;
+  std::unique_ptr<Volume> volume;
+  MemoryVolume* memory = nullptr;
+
+  Status OpenJournal(const std::string& dir, uint64_t quota_bytes) {
+    VolumeOptions options;
+    options.head.volume.bytes.fill(7);
+    options.head.realm.bytes.fill(9);
+    options.head.dir = dir;
+    options.rollback_epoch = 3;
+    options.quota_bytes = quota_bytes;
+    keys.Add(options.head.realm, TestRealmKeys(1));
+    options.head.base = TreeLayer(
+        blocks, std::make_shared<TreeReader>(blocks, cache, options.head.realm, TreeRoot{}), 0);
+    volume = CAIRN_TRY(Volume::Open(HostFileSystem(), keys, blocks, SystemClock(), options));
+    return {};
+  }
+};
+
+Result<std::string> Answer(KeeperClient& keeper, Served& served, MountedVolume& mounted,
                            const std::string& line) {
+  Volume& volume = *served.volume;
   std::istringstream words(line);
   std::string verb;
   std::string argument;
@@ -56,17 +107,8 @@ Result<std::string> Answer(KeeperClient& keeper, MemoryVolume& volume, MountedVo
     CAIRN_TRY(mounted.Unmount(verb == "unmount-lazy"));
     return "ok";
   }
-  if (verb == "sync-count") return std::to_string(volume.syncs());
-  if (verb == "opens") return std::to_string(volume.open_handles());
+  if (verb == "opens") return std::to_string(volume.GetStatus().open_handles);
   if (verb == "dirty-opens") return std::to_string(volume.WritableOpens().size());
-  if (verb == "fail-writes") {
-    volume.FailWrites(argument == "1");
-    return "ok";
-  }
-  if (verb == "fail-syncs") {
-    volume.FailSyncs(argument == "1");
-    return "ok";
-  }
   if (verb == "stat") {
     const NamedInode found = CAIRN_TRY(Walk(volume, argument));
     std::ostringstream out;
@@ -94,12 +136,8 @@ Result<std::string> Answer(KeeperClient& keeper, MemoryVolume& volume, MountedVo
     CAIRN_TRY(MountedVolume::Mount(keeper, other, options));
     return "ok";
   }
-  if (verb == "last-request") {
-    const ReplyRecord last = volume.last_request();
-    std::ostringstream out;
-    out << last.opcode << ' ' << last.unique << ' ' << last.reply_floor << ' '
-        << (last.connection == mounted.connection());
-    return out.str();
+  if (served.memory != nullptr) {
+    return AnswerOfMemory(*served.memory, mounted, verb, argument);
   }
   return Err(ErrorCode::kInvalidArgument, "no such verb");
 }
@@ -121,6 +159,7 @@ bool NextLine(int stop_event, std::string& line) {
 int Serve(int argc, char** argv) {
   FuseMountOptions options;
   MemoryVolumeOptions volume_options;
+  std::string journal_dir;
   int keeper_fd = -1;
   options.dir = argv[1];
   for (int i = 2; i < argc; ++i) {
@@ -134,18 +173,30 @@ int Serve(int argc, char** argv) {
     }
     if (word == "--quota-bytes")
       volume_options.quota_bytes = std::strtoull(argv[i + 1], nullptr, 10);
+    if (word == "--journal") journal_dir = argv[i + 1];
     if (word == "--keeper-fd") keeper_fd = std::atoi(argv[i + 1]);
   }
   // A lost keeper ends the program like the end of stdin: the destructors unmount.
   const UniqueFd stop_event(::eventfd(0, EFD_CLOEXEC));
   const auto stop = [&stop_event] { ::eventfd_write(stop_event.get(), 1); };
-  MemoryVolume volume(volume_options);
+  Served served;
+  if (journal_dir.empty()) {
+    auto memory = std::make_unique<MemoryVolume>(volume_options);
+    served.memory = memory.get();
+    served.volume = std::move(memory);
+  } else {
+    const Status opened = served.OpenJournal(journal_dir, volume_options.quota_bytes);
+    if (!opened) {
+      std::cout << "error " << opened.error().ToString() << std::endl;
+      return 5;
+    }
+  }
   auto keeper = KeeperClient::Connect(UniqueFd(keeper_fd), stop);
   if (!keeper) {
     std::cout << "error " << keeper.error().ToString() << std::endl;
     return 3;
   }
-  auto mounted = MountedVolume::Mount(**keeper, volume, options);
+  auto mounted = MountedVolume::Mount(**keeper, *served.volume, options);
   if (!mounted) {
     std::cout << "error " << mounted.error().ToString() << std::endl;
     return 4;
@@ -153,7 +204,7 @@ int Serve(int argc, char** argv) {
   std::cout << "ready " << ::getpid() << ' ' << (*keeper)->keeper_pid() << std::endl;
   std::string line;
   while (NextLine(stop_event.get(), line) && line != "quit") {
-    const Result<std::string> answer = Answer(**keeper, volume, **mounted, line);
+    const Result<std::string> answer = Answer(**keeper, served, **mounted, line);
     std::cout << (answer ? *answer : "error " + answer.error().ToString()) << std::endl;
   }
   return 0;

@@ -19,7 +19,10 @@
 namespace cairn {
 namespace {
 
-using MountedFiles = MountTest;
+using MountedFiles = MountTestOverBoth;
+using MountedFilesInMemory = MountTest;
+INSTANTIATE_TEST_SUITE_P(, MountedFiles, testing::Values(Backing::kMemory, Backing::kJournal),
+                         BackingName);
 
 struct stat Lstat(const std::string& path) {
   struct stat st{};
@@ -36,7 +39,7 @@ std::set<std::string> List(const std::string& path) {
   return names;
 }
 
-TEST_F(MountedFiles, WrittenBytesAreReadBackAndReachTheServer) {
+TEST_P(MountedFiles, WrittenBytesAreReadBackAndReachTheServer) {
   Start();
   std::string data(3'000'000, '\0');
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7919 >> 3);
@@ -46,7 +49,7 @@ TEST_F(MountedFiles, WrittenBytesAreReadBackAndReachTheServer) {
   EXPECT_EQ(Lstat(Path("file")).st_size, 3'000'000);
 }
 
-TEST_F(MountedFiles, NamesAreMadeMovedAndRemoved) {
+TEST_P(MountedFiles, NamesAreMadeMovedAndRemoved) {
   Start();
   ASSERT_EQ(::mkdir(Path("dir").c_str(), 0750), 0);
   EXPECT_EQ(Lstat(Path("dir")).st_mode, static_cast<mode_t>(S_IFDIR | 0750));
@@ -62,7 +65,7 @@ TEST_F(MountedFiles, NamesAreMadeMovedAndRemoved) {
   EXPECT_EQ(List(dir_), (std::set<std::string>{".", ".."}));
 }
 
-TEST_F(MountedFiles, RenameFlagsAreKept) {
+TEST_P(MountedFiles, RenameFlagsAreKept) {
   Start();
   Spill(Path("a"), "A");
   Spill(Path("b"), "B");
@@ -77,7 +80,7 @@ TEST_F(MountedFiles, RenameFlagsAreKept) {
   EXPECT_EQ(Slurp(Path("b")), "A");
 }
 
-TEST_F(MountedFiles, ManyEntriesAreListedOnceEach) {
+TEST_P(MountedFiles, ManyEntriesAreListedOnceEach) {
   Start();
   std::set<std::string> expected = {".", ".."};
   for (int i = 0; i < 2000; ++i) {
@@ -92,7 +95,7 @@ TEST_F(MountedFiles, ManyEntriesAreListedOnceEach) {
   EXPECT_EQ(List(dir_), expected);  // the cached listing is not the old one
 }
 
-TEST_F(MountedFiles, UnlinkedOpenFileLivesUntilTheLastClose) {
+TEST_P(MountedFiles, UnlinkedOpenFileLivesUntilTheLastClose) {
   Start();
   Spill(Path("gone"), "still here");
   {
@@ -110,7 +113,7 @@ TEST_F(MountedFiles, UnlinkedOpenFileLivesUntilTheLastClose) {
   EXPECT_TRUE(Eventually([this] { return Ask("opens") == "0"; }));
 }
 
-TEST_F(MountedFiles, SharedMappingIsSeenByReadAndReachesTheServer) {
+TEST_P(MountedFiles, SharedMappingIsSeenByReadAndReachesTheServer) {
   Start();
   UniqueFd fd = OpenFile(Path("map"), O_RDWR | O_CREAT);
   ASSERT_EQ(::ftruncate(fd.get(), 8192), 0);
@@ -129,7 +132,7 @@ TEST_F(MountedFiles, SharedMappingIsSeenByReadAndReachesTheServer) {
   ::munmap(map, 8192);
 }
 
-TEST_F(MountedFiles, LinksAndSymlinks) {
+TEST_P(MountedFiles, LinksAndSymlinks) {
   Start();
   Spill(Path("file"), "x");
   ASSERT_EQ(::link(Path("file").c_str(), Path("second").c_str()), 0);
@@ -143,7 +146,7 @@ TEST_F(MountedFiles, LinksAndSymlinks) {
   EXPECT_EQ(Slurp(Path("link")), "x");
 }
 
-TEST_F(MountedFiles, Xattrs) {
+TEST_P(MountedFiles, Xattrs) {
   Start();
   Spill(Path("file"), "x");
   const std::string path = Path("file");
@@ -159,7 +162,7 @@ TEST_F(MountedFiles, Xattrs) {
   EXPECT_EQ(errno, ENODATA);
 }
 
-TEST_F(MountedFiles, SeekFindsDataThatOnlyThePageCacheHolds) {
+TEST_P(MountedFiles, SeekFindsDataThatOnlyThePageCacheHolds) {
   Start();
   UniqueFd fd = OpenFile(Path("sparse"), O_RDWR | O_CREAT);
   const std::string data(10'000, 'd');
@@ -172,7 +175,7 @@ TEST_F(MountedFiles, SeekFindsDataThatOnlyThePageCacheHolds) {
   EXPECT_LE(Lstat(Path("sparse")).st_blocks * 512, 16'384);
 }
 
-TEST_F(MountedFiles, PunchedHoleReadsAsZeros) {
+TEST_P(MountedFiles, PunchedHoleReadsAsZeros) {
   Start();
   UniqueFd fd = OpenFile(Path("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(WriteAll(fd.get(), std::string(16'384, 'x')));
@@ -183,7 +186,7 @@ TEST_F(MountedFiles, PunchedHoleReadsAsZeros) {
   EXPECT_EQ(::lseek(fd.get(), 4096, SEEK_DATA), 12'288);
 }
 
-TEST_F(MountedFiles, CopyFileRangeFallsBackInTheKernel) {
+TEST_P(MountedFiles, CopyFileRangeFallsBackInTheKernel) {
   Start();
   Spill(Path("from"), std::string(100'000, 'c'));
   UniqueFd from = OpenFile(Path("from"), O_RDONLY);
@@ -193,7 +196,7 @@ TEST_F(MountedFiles, CopyFileRangeFallsBackInTheKernel) {
   EXPECT_EQ(Slurp(Path("to")), std::string(100'000, 'c'));
 }
 
-TEST_F(MountedFiles, TmpFileCanBeLinkedIntoTheTree) {
+TEST_P(MountedFiles, TmpFileCanBeLinkedIntoTheTree) {
   Start();
   UniqueFd fd(::open(dir_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   ASSERT_TRUE(fd.valid()) << std::strerror(errno);
@@ -206,7 +209,7 @@ TEST_F(MountedFiles, TmpFileCanBeLinkedIntoTheTree) {
   EXPECT_EQ(Lstat(Path("named")).st_nlink, 1u);
 }
 
-TEST_F(MountedFiles, TimesModesAndBirthTime) {
+TEST_P(MountedFiles, TimesModesAndBirthTime) {
   Start();
   Spill(Path("file"), "x");
   const timespec times[2] = {{.tv_sec = 1, .tv_nsec = 2}, {.tv_sec = -3, .tv_nsec = 999'999'999}};
@@ -224,7 +227,7 @@ TEST_F(MountedFiles, TimesModesAndBirthTime) {
   EXPECT_GT(stx.stx_btime.tv_sec, 1'500'000'000);
 }
 
-TEST_F(MountedFiles, OpenWithTruncTruncates) {
+TEST_P(MountedFiles, OpenWithTruncTruncates) {
   Start();
   Spill(Path("file"), "longer than before");
   Spill(Path("file"), "short");
@@ -232,7 +235,7 @@ TEST_F(MountedFiles, OpenWithTruncTruncates) {
   EXPECT_EQ(ContentOf("file"), "short");
 }
 
-TEST_F(MountedFiles, FifosAndSocketsCanBeMade) {
+TEST_P(MountedFiles, FifosAndSocketsCanBeMade) {
   Start();
   ASSERT_EQ(::mkfifo(Path("fifo").c_str(), 0600), 0);
   EXPECT_TRUE(S_ISFIFO(Lstat(Path("fifo")).st_mode));
@@ -241,7 +244,7 @@ TEST_F(MountedFiles, FifosAndSocketsCanBeMade) {
   EXPECT_FALSE(OpenFile(Path("null"), O_RDONLY).valid());  // nodev
 }
 
-TEST_F(MountedFiles, LocksWorkBetweenProcesses) {
+TEST_P(MountedFiles, LocksWorkBetweenProcesses) {
   Start();
   Spill(Path("lock"), "x");
   UniqueFd fd = OpenFile(Path("lock"), O_RDWR);
@@ -268,7 +271,7 @@ TEST_F(MountedFiles, LocksWorkBetweenProcesses) {
             EWOULDBLOCK);
 }
 
-TEST_F(MountedFiles, OtherUsersAreServedAndCheckedByMode) {
+TEST_P(MountedFiles, OtherUsersAreServedAndCheckedByMode) {
   Start();
   Spill(Path("open"), "x");
   Spill(Path("closed"), "y");
@@ -279,7 +282,7 @@ TEST_F(MountedFiles, OtherUsersAreServedAndCheckedByMode) {
   EXPECT_EQ(InChild([&] { return Slurp(Path("closed")) == "errno 13" ? 0 : 1; }, kNobody), 0);
 }
 
-TEST_F(MountedFiles, WriteByAnotherUserClearsSetuid) {
+TEST_P(MountedFiles, WriteByAnotherUserClearsSetuid) {
   Start();
   Spill(Path("tool"), "x");
   ASSERT_EQ(::chmod(Path("tool").c_str(), 04777), 0);
@@ -294,7 +297,7 @@ TEST_F(MountedFiles, WriteByAnotherUserClearsSetuid) {
   EXPECT_EQ(Lstat(Path("tool")).st_mode & 07777, 0777u);
 }
 
-TEST_F(MountedFiles, QuotaIsSeenAndKept) {
+TEST_P(MountedFiles, QuotaIsSeenAndKept) {
   Start({"--quota-bytes", "1048576"});
   struct statvfs st{};
   ASSERT_EQ(::statvfs(dir_.c_str(), &st), 0);
@@ -305,7 +308,7 @@ TEST_F(MountedFiles, QuotaIsSeenAndKept) {
   EXPECT_EQ(errno, ENOSPC);
 }
 
-TEST_F(MountedFiles, FsyncReachesTheVolumeAndItsErrorTheCaller) {
+TEST_F(MountedFilesInMemory, FsyncReachesTheVolumeAndItsErrorTheCaller) {
   Start();
   UniqueFd fd = OpenFile(Path("file"), O_WRONLY | O_CREAT);
   ASSERT_TRUE(WriteAll(fd.get(), "x"));
@@ -320,7 +323,7 @@ TEST_F(MountedFiles, FsyncReachesTheVolumeAndItsErrorTheCaller) {
   EXPECT_EQ(errno, EIO);
 }
 
-TEST_F(MountedFiles, FailedWriteBackIsToldAtFsync) {
+TEST_F(MountedFilesInMemory, FailedWriteBackIsToldAtFsync) {
   Start();
   UniqueFd fd = OpenFile(Path("file"), O_WRONLY | O_CREAT);
   Ask("fail-writes 1");
@@ -331,7 +334,7 @@ TEST_F(MountedFiles, FailedWriteBackIsToldAtFsync) {
   EXPECT_EQ(::fsync(fd.get()), 0);
 }
 
-TEST_F(MountedFiles, WithoutWritebackEveryWriteReachesTheServerAtOnce) {
+TEST_P(MountedFiles, WithoutWritebackEveryWriteReachesTheServerAtOnce) {
   Start({"--no-writeback"});
   UniqueFd fd = OpenFile(Path("file"), O_RDWR | O_CREAT);
   ASSERT_TRUE(WriteAll(fd.get(), "direct"));
