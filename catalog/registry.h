@@ -38,7 +38,7 @@ struct Created {
 // A page of a list in order of creation. InvalidArgument: nothing with the id `after` is known.
 struct ListQuery {
   size_t limit = 20;       // at least 1
-  std::string after;       // an id; empty: from the start
+  std::string after = {};  // an id; empty: from the start
   bool ascending = false;  // oldest first
 };
 template <typename T>
@@ -67,20 +67,20 @@ struct NewApiKey {
 };
 
 struct EnvironmentSpec {
-  std::string name;
+  std::string name = {};
   uint32_t workspace_uid = 0;
   uint32_t workspace_gid = 0;
   uint64_t quota_bytes = 0;  // 0: none
   uint64_t quota_inodes = 0;
   int64_t expires_ms = 0;  // 0: never
-  std::string network_policy;
-  std::string sealed_setup;  // encrypted by the caller with the organization's key
+  std::string network_policy = {};
+  std::string sealed_setup = {};  // encrypted by the caller with the organization's key
 };
 
 struct SessionSpec {
-  std::string attach_to;  // an Environment's id; empty: one of its own, from `environment`
-  EnvironmentSpec environment;
-  std::map<std::string, std::string> metadata;
+  std::string attach_to = {};  // an Environment's id; empty: one of its own, from `environment`
+  EnvironmentSpec environment = {};
+  std::map<std::string, std::string> metadata = {};
 };
 
 // What a deletion answers, the first time and every time after.

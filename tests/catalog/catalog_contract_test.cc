@@ -8,7 +8,7 @@
 
 #include "catalog/local_catalog.h"
 #include "catalog/records.h"
-#include "tests/catalog/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
@@ -175,6 +175,24 @@ TEST_P(CatalogContract, ScanIsOrderedBoundedAndStops) {
     return ++seen < 2;
   }));
   EXPECT_EQ(seen, 2);
+}
+
+TEST_P(CatalogContract, ScanBackwardIsScanReversed) {
+  for (const char* key : {"env/b", "env/a", "env/c", "env0", "enu/z"}) Set(key, key);
+  const auto keys_back = [&](std::string_view begin, std::string_view end, size_t limit) {
+    std::vector<std::string> found;
+    EXPECT_TRUE(
+        catalog_->ScanBackward(begin, end, [&](std::string_view key, std::string_view value) {
+          EXPECT_EQ(key, value);
+          found.emplace_back(key);
+          return found.size() < limit;
+        }));
+    return found;
+  };
+  EXPECT_EQ(keys_back("env/", "env0", 9), (std::vector<std::string>{"env/c", "env/b", "env/a"}));
+  EXPECT_EQ(keys_back("env/", "env/c", 9), (std::vector<std::string>{"env/b", "env/a"}));
+  EXPECT_EQ(keys_back("env/b", "zzz", 2), (std::vector<std::string>{"env0", "env/c"}));
+  EXPECT_TRUE(keys_back("x", "y", 9).empty());
 }
 
 TEST_P(CatalogContract, AScanInATransactionSeesItsOwnWrites) {

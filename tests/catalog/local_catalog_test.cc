@@ -15,7 +15,7 @@
 #include "catalog/catalog_key.h"
 #include "catalog/records.h"
 #include "catalog/value_cipher.h"
-#include "tests/catalog/temp_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
