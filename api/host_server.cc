@@ -84,7 +84,11 @@ Result<std::unique_ptr<HostServer>> HostServer::Start(const HostServerOptions& o
       ::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   const int bind_error = errno;
   ::umask(old_mask);
-  if (bound != 0) return ErrErrno(bind_error, fmt::format("cannot bind {}", options.socket_path));
+  if (bound != 0)
+    return ErrErrno(
+        bind_error,
+        fmt::format("cannot bind {}: {}. Make its directory, or name another path with --socket",
+                    options.socket_path, std::strerror(bind_error)));
   if (::listen(listener.get(), 64) != 0) {
     const int error = errno;
     ::unlink(options.socket_path.c_str());

@@ -15,6 +15,7 @@
 #include "catalog/ids.h"
 #include "catalog/keys.h"
 #include "catalog/records.h"
+#include "catalog/refusal.h"
 #include "catalog/turns.h"
 #include "volume/fs_root.h"
 
@@ -59,8 +60,8 @@ Result<TurnReport> Publisher::CompleteTurn(const std::string& org, const std::st
   const catalog::Turn before = CAIRN_TRY(FindTurn(catalog_, org, turn_id));
   if (before.status() == catalog::TURN_COMPLETED) return MakeReport(before);
   if (before.status() != catalog::TURN_RUNNING) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "turn " + turn_id + " has ended already: only a running turn can be completed");
+    return Refuse(refusals::kTurnEnded,
+                  "turn " + turn_id + " has ended already: only a running turn can be completed");
   }
   const auto session =
       CAIRN_TRY(GetRecord<catalog::Session>(catalog_, keys::Session(org, before.session())));
@@ -128,8 +129,8 @@ Result<TurnReport> Publisher::CompleteTurn(const std::string& org, const std::st
         const auto now =
             CAIRN_TRY(GetRecord<catalog::Environment>(txn, keys::Environment(org, session->env())));
         if (!now || now->state() == catalog::ENV_DELETING || now->state() == catalog::ENV_DELETED) {
-          return Err(ErrorCode::kFailedPrecondition,
-                     "the environment was deleted before the turn completed");
+          return Refuse(refusals::kEnvironmentDeleted,
+                        "the environment was deleted before the turn completed");
         }
         const auto volume =
             CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(point.point().volume())));

@@ -164,15 +164,18 @@ void PrintJson(const google::protobuf::Message& message) {
 
 void PrintRecord(const google::protobuf::Message& message) {
   const Json object = MessageToJson(message);
+  const auto label = [](const std::string& name) {
+    return name.ends_with("_ms") ? name.substr(0, name.size() - 3) : name;
+  };
   size_t width = 0;
   for (const auto& [name, value] : object.items()) {
-    if (!Cell(name, value).empty()) width = std::max(width, name.size());
+    if (!Cell(name, value).empty()) width = std::max(width, label(name).size());
   }
   for (const auto& [name, value] : object.items()) {
     const std::string cell = Cell(name, value);
     // Messages in a message have their own table (PrintTable).
     if (cell.empty() || (value.is_array() && !value.empty() && value[0].is_object())) continue;
-    std::fputs(fmt::format("{:<{}}  {}\n", name, width, cell).c_str(), stdout);
+    std::fputs(fmt::format("{:<{}}  {}\n", label(name), width, cell).c_str(), stdout);
   }
 }
 

@@ -1,0 +1,165 @@
+// Trees go to a volume and back exactly.
+#include "api/tree_transfer.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tests/support/service_world.h"
+
+namespace cairn {
+namespace {
+
+class TreeTransferTest : public ServiceWorld {
+ protected:
+  void SetUp() override {
+    env_ = NewEnvironment();
+    ASSERT_TRUE(volumes_->EnsureInitialized(kOrg, env_));
+    source_ = dir_.path() + "/source";
+    target_ = dir_.path() + "/target";
+    ASSERT_EQ(::mkdir(source_.c_str(), 0755), 0);
+  }
+  Result<TransferCounts> Import(const std::string& path = "/workspace/in") {
+    const auto volume = volumes_->OpenForWrite(kOrg, env_);
+    EXPECT_TRUE(volume);
+    return ImportTree(source_, **volume, path);
+  }
+  Result<TransferCounts> Export(const std::string& path = "/workspace/in") {
+    const auto view = volumes_->ViewNow(kOrg, env_);
+    EXPECT_TRUE(view);
+    return ExportTree(*view, path, target_);
+  }
+  static void WriteHost(const std::string& path, const std::string& data) {
+    std::ofstream(path, std::ios::binary) << data;
+  }
+  static std::string ReadHost(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+  }
+  static struct stat Stat(const std::string& path) {
+    struct stat info{};
+    EXPECT_EQ(::lstat(path.c_str(), &info), 0) << path;
+    return info;
+  }
+
+  std::string env_, source_, target_;
+};
+
+TEST_F(TreeTransferTest, EverythingComesBackAsItWas) {
+  WriteHost(source_ + "/file", "hello");
+  ASSERT_EQ(::link((source_ + "/file").c_str(), (source_ + "/second").c_str()), 0);
+  ASSERT_EQ(::chmod((source_ + "/file").c_str(), 04751), 0);
+  ASSERT_EQ(::setxattr((source_ + "/file").c_str(), "user.note", "v\0w", 3, 0), 0);
+  ASSERT_EQ(::symlink("../../etc/passwd", (source_ + "/link").c_str()), 0);
+  ASSERT_EQ(::mkfifo((source_ + "/fifo").c_str(), 0640), 0);
+  ASSERT_EQ(::mkdir((source_ + "/dir").c_str(), 0700), 0);
+  const std::string big(300000, 'b');
+  WriteHost(source_ + "/dir/big", big);
+  {
+    const int fd = ::open((source_ + "/sparse").c_str(), O_WRONLY | O_CREAT, 0600);
+    ASSERT_EQ(::pwrite(fd, "end", 3, 8 << 20), 3);
+    ASSERT_EQ(::ftruncate(fd, 64 << 20), 0);
+    ::close(fd);
+  }
+  const timespec times[2] = {{.tv_sec = 1000000000, .tv_nsec = 123456789},
+                             {.tv_sec = -5, .tv_nsec = 7}};
+  for (const char* name : {"/file", "/link", "/fifo", "/dir/big", "/dir"})
+    ASSERT_EQ(::utimensat(AT_FDCWD, (source_ + name).c_str(), times, AT_SYMLINK_NOFOLLOW), 0);
+
+  const auto imported = Import();
+  ASSERT_TRUE(imported) << imported.error().ToString();
+  EXPECT_EQ(imported->files, 3u);
+  EXPECT_EQ(imported->links, 2u);
+  EXPECT_EQ(imported->special, 1u);
+  EXPECT_LT(imported->bytes, 2u << 20) << "holes were copied";
+  const auto exported = Export();
+  ASSERT_TRUE(exported) << exported.error().ToString();
+  EXPECT_EQ(exported->bytes, imported->bytes);
+
+  for (const char* name : {"/file", "/second", "/link", "/fifo", "/dir", "/dir/big", "/sparse"}) {
+    const struct stat from = Stat(source_ + name), to = Stat(target_ + name);
+    EXPECT_EQ(from.st_mode, to.st_mode) << name;
+    EXPECT_EQ(from.st_uid, to.st_uid) << name;
+    EXPECT_EQ(from.st_gid, to.st_gid) << name;
+    if (!S_ISDIR(from.st_mode)) {
+      EXPECT_EQ(from.st_size, to.st_size) << name;
+    }
+    EXPECT_EQ(from.st_mtim.tv_sec, to.st_mtim.tv_sec) << name;
+    EXPECT_EQ(from.st_mtim.tv_nsec, to.st_mtim.tv_nsec) << name;
+  }
+  EXPECT_EQ(Stat(target_ + "/file").st_ino, Stat(target_ + "/second").st_ino);
+  EXPECT_EQ(ReadHost(target_ + "/file"), "hello");
+  EXPECT_EQ(ReadHost(target_ + "/dir/big"), big);
+  EXPECT_EQ(ReadHost(target_ + "/sparse"), ReadHost(source_ + "/sparse"));
+  EXPECT_LT(Stat(target_ + "/sparse").st_blocks * 512, 2 << 20);
+  char value[8];
+  ASSERT_EQ(::getxattr((target_ + "/file").c_str(), "user.note", value, sizeof value), 3);
+  EXPECT_EQ(std::string(value, 3), std::string("v\0w", 3));
+  char link[64];
+  const ssize_t length = ::readlink((target_ + "/link").c_str(), link, sizeof link);
+  EXPECT_EQ(std::string(link, static_cast<size_t>(std::max<ssize_t>(length, 0))),
+            "../../etc/passwd");
+}
+
+TEST_F(TreeTransferTest, ImportMergesDirectoriesAndStopsAtOtherNames) {
+  ASSERT_EQ(::mkdir((source_ + "/dir").c_str(), 0755), 0);
+  WriteHost(source_ + "/dir/a", "a");
+  ASSERT_TRUE(Import());
+  ASSERT_EQ(::unlink((source_ + "/dir/a").c_str()), 0);
+  WriteHost(source_ + "/dir/b", "b");
+  ASSERT_TRUE(Import());
+  EXPECT_EQ(ReadNow(env_, "/workspace/in/dir/a"), "a");
+  EXPECT_EQ(ReadNow(env_, "/workspace/in/dir/b"), "b");
+  const auto again = Import();
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+  EXPECT_EQ(ReadNow(env_, "/workspace/in/dir/b"), "b");
+}
+
+TEST_F(TreeTransferTest, LinksOnTheWayAreNotFollowed) {
+  ASSERT_EQ(::symlink("/etc", (source_ + "/etc").c_str()), 0);
+  const auto imported = Import();
+  ASSERT_TRUE(imported);
+  EXPECT_EQ(imported->files, 0u);
+  // Neither inside the Environment: "etc" there is a link.
+  WriteHost(source_ + "/x", "x");
+  ASSERT_EQ(::unlink((source_ + "/etc").c_str()), 0);
+  EXPECT_FALSE(Import("/workspace/in/etc"));
+  EXPECT_FALSE(Export("/workspace/in/etc"));
+  // Nor as the source itself.
+  const std::string real = source_;
+  source_ = dir_.path() + "/alias";
+  ASSERT_EQ(::symlink(real.c_str(), source_.c_str()), 0);
+  EXPECT_FALSE(Import());
+}
+
+TEST_F(TreeTransferTest, ExportWantsANewOrEmptyDirectory) {
+  WriteHost(source_ + "/a", "a");
+  ASSERT_TRUE(Import());
+  ASSERT_EQ(::mkdir(target_.c_str(), 0700), 0);
+  ASSERT_TRUE(Export());
+  const auto again = Export();
+  ASSERT_FALSE(again);
+  EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+}
+
+TEST_F(TreeTransferTest, WrongPathsAreTypedErrors) {
+  source_ = "relative";
+  EXPECT_EQ(Import().error().code(), ErrorCode::kInvalidArgument);
+  source_ = dir_.path() + "/absent";
+  EXPECT_EQ(Import().error().code(), ErrorCode::kNotFound);
+  source_ = dir_.path();
+  EXPECT_EQ(Import("/workspace/../x").error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Export("/nothing").error().code(), ErrorCode::kNotFound);
+  target_ = "relative";
+  EXPECT_EQ(Export("/").error().code(), ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cairn
