@@ -91,7 +91,8 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
     const LocalBlockStore::AddressSet& live = found == marked.marks.end() ? kNone : found->second;
     for (const PackSummary& pack : store_.ListPacks(realm)) {
       ++report.packs_scanned;
-      const std::vector<LocalBlockStore::PackBlock> blocks = CAIRN_TRY(store_.ListBlocks(pack.pack));
+      const std::vector<LocalBlockStore::PackBlock> blocks =
+          CAIRN_TRY(store_.ListBlocks(pack.pack));
       uint64_t live_bytes = 0;
       uint64_t garbage_bytes = 0;
       uint64_t garbage_blocks = 0;

@@ -1,10 +1,13 @@
-// Memory images: the memory and device state of a stopped VM as blocks (docs/formats/memory_image.md).
+// Memory images: the memory and device state of a stopped VM as blocks
+// (docs/formats/memory_image.md).
 //
-//   head (kMemoryImage) -> maps (kMemoryMap, 1024 chunks = 64 MiB each) -> chunks (kMemory: the non-zero pages of 64 KiB)
+//   head (kMemoryImage) -> maps (kMemoryMap, 1024 chunks = 64 MiB each) -> chunks (kMemory: the
+//   non-zero pages of 64 KiB)
 //                       -> device state (kMemory, 64 KiB each)
 //
-// Every image is complete: a reader goes head -> map -> chunk and never to a parent. What an image shares with an older
-// one it shares by address, so an unchanged chunk is stored once, and a zero page not at all.
+// Every image is complete: a reader goes head -> map -> chunk and never to a parent. What an image
+// shares with an older one it shares by address, so an unchanged chunk is stored once, and a zero
+// page not at all.
 #pragma once
 
 #include <array>
@@ -29,7 +32,7 @@ namespace cairn {
 inline constexpr uint32_t kMemoryPageBytes = 4096;
 inline constexpr uint32_t kMemoryChunkBytes = 64 * 1024;
 inline constexpr uint32_t kMemoryPagesPerChunk = kMemoryChunkBytes / kMemoryPageBytes;
-inline constexpr uint32_t kMemoryMapSlots = 1024;  // chunks of one map: 64 MiB
+inline constexpr uint32_t kMemoryMapSlots = 1024;                // chunks of one map: 64 MiB
 inline constexpr uint64_t kMaxMemoryBytes = uint64_t{1} << 40;   // 1 TiB: 16384 maps fit the head
 inline constexpr uint64_t kMaxVmStateBytes = uint64_t{1} << 28;  // 256 MiB
 inline constexpr size_t kMaxMemoryRegions = 256;
@@ -56,8 +59,9 @@ struct MemoryImage {
   std::optional<BlockRef> parent;  // informative: in the body only, it keeps nothing alive
   uint64_t nonzero_pages = 0;
   uint64_t nonzero_chunks = 0;
-  // Not the SHA-256 of the file: SHA-256 over its size and each non-zero chunk's {index, page mask, address}. Addresses
-  // are HMACs of the chunk's bytes, so within one realm equal digests mean equal files; holes cost nothing.
+  // Not the SHA-256 of the file: SHA-256 over its size and each non-zero chunk's {index, page mask,
+  // address}. Addresses are HMACs of the chunk's bytes, so within one realm equal digests mean
+  // equal files; holes cost nothing.
   Digest256 memory_digest{};
   Digest256 vmstate_sha256{};  // SHA-256 of the device state's bytes
 
@@ -65,13 +69,14 @@ struct MemoryImage {
   std::vector<BlockRef> vmstate_blocks;
   std::optional<BlockRef> working_set_trace;  // reserved: carried, not interpreted
 
-  std::string Encode() const;                                // EncodeBranch; CHECKs the limits
+  std::string Encode() const;                                 // EncodeBranch; CHECKs the limits
   static Result<MemoryImage> Decode(std::string_view plain);  // DataLoss
 };
 
-// One map, decoded. pages[i] has bit p set when page p of chunk i is not zero; chunk i is stored iff pages[i] != 0.
+// One map, decoded. pages[i] has bit p set when page p of chunk i is not zero; chunk i is stored
+// iff pages[i] != 0.
 struct MemoryMap {
-  std::vector<uint16_t> pages;           // 1 to kMemoryMapSlots
+  std::vector<uint16_t> pages;                  // 1 to kMemoryMapSlots
   std::vector<std::optional<BlockRef>> chunks;  // as many
 
   std::string Encode() const;
@@ -79,7 +84,8 @@ struct MemoryMap {
 };
 
 struct CaptureOptions {
-  std::vector<MemoryRegion> regions;  // empty: one region "ram" at guest address 0 over the whole file
+  std::vector<MemoryRegion>
+      regions;  // empty: one region "ram" at guest address 0 over the whole file
   std::optional<BlockRef> parent;
   Id128 vm_generation_id;
   uint64_t restore_count = 0;
@@ -92,14 +98,16 @@ struct CaptureResult {
   uint64_t read_bytes = 0;  // read from the memory file: holes are skipped
 };
 
-// Puts the memory file (`memory_fd`) and the device state (`vmstate_fd`, or -1 for none) through `session`. Volatile until
-// its Sync. Holes are found with SEEK_DATA (this moves the file offset), zero pages by looking. Uses about 1 MiB of memory
-// plus the head, whatever the file's size. The VM must be stopped: a file that shrinks meanwhile is FailedPrecondition.
-// InvalidArgument: over the size limits, regions outside the file. Blocks on I/O.
+// Puts the memory file (`memory_fd`) and the device state (`vmstate_fd`, or -1 for none) through
+// `session`. Volatile until its Sync. Holes are found with SEEK_DATA (this moves the file offset),
+// zero pages by looking. Uses about 1 MiB of memory plus the head, whatever the file's size. The VM
+// must be stopped: a file that shrinks meanwhile is FailedPrecondition. InvalidArgument: over the
+// size limits, regions outside the file. Blocks on I/O.
 Result<CaptureResult> CaptureMemoryImage(int memory_fd, int vmstate_fd, WriteSession& session,
                                          const CaptureOptions& options);
 
-// Random access to one image. Thread-safe; keeps a few decoded maps. Errors: DataLoss from the store passes through.
+// Random access to one image. Thread-safe; keeps a few decoded maps. Errors: DataLoss from the
+// store passes through.
 class MemoryImageReader {
  public:
   static Result<std::unique_ptr<MemoryImageReader>> Open(BlockStore& store, const Id128& realm,
@@ -112,12 +120,13 @@ class MemoryImageReader {
   // The whole device state.
   Result<std::string> ReadVmState();
 
-  // For restore and check: the map of one 64 MiB group (nullptr: all zero), and a chunk's bytes expanded to
-  // kMemoryChunkBytes (fewer for the last one).
+  // For restore and check: the map of one 64 MiB group (nullptr: all zero), and a chunk's bytes
+  // expanded to kMemoryChunkBytes (fewer for the last one).
   Result<std::shared_ptr<const MemoryMap>> LoadMap(size_t map_index);
   uint64_t ChunkBytes(uint64_t chunk_index) const;
   // `block` is what the map's reference points to.
-  Result<std::string> ExpandChunk(uint64_t chunk_index, uint16_t pages, std::string_view block) const;
+  Result<std::string> ExpandChunk(uint64_t chunk_index, uint16_t pages,
+                                  std::string_view block) const;
 
  private:
   struct CachedMap {
@@ -136,9 +145,10 @@ class MemoryImageReader {
   std::array<CachedMap, kCachedMaps> cached_ GUARDED_BY(mutex_);  // map i at i % kCachedMaps
 };
 
-// Writes the memory file (sparse) to `path`: to path + ".tmp", verified against head().memory_digest while it is written
-// (every chunk's address is recomputed with `keys`), synced, renamed, the directory synced. Durable on return. On an error
-// there is no file at `path` that was not there before, and the .tmp is removed. Errors: DataLoss, Exhausted, NotFound (keys).
+// Writes the memory file (sparse) to `path`: to path + ".tmp", verified against
+// head().memory_digest while it is written (every chunk's address is recomputed with `keys`),
+// synced, renamed, the directory synced. Durable on return. On an error there is no file at `path`
+// that was not there before, and the .tmp is removed. Errors: DataLoss, Exhausted, NotFound (keys).
 Status RestoreMemory(FileSystem& fs, const KeyRing& keys, BlockStore& store, const Id128& realm,
                      MemoryImageReader& reader, const std::string& path);
 

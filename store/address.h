@@ -1,7 +1,8 @@
 // What a block is called: its kind, its address, and the reference that trees and records hold.
 //
-// Address = HMAC-SHA-256(realm address key, kind byte || plaintext). The kind is part of the address, so bytes
-// that a guest wrote can never be read as a tree node. Layouts: docs/formats/block.md.
+// Address = HMAC-SHA-256(realm address key, kind byte || plaintext). The kind is part of the
+// address, so bytes that a guest wrote can never be read as a tree node. Layouts:
+// docs/formats/block.md.
 #pragma once
 
 #include <array>
@@ -17,8 +18,9 @@
 
 namespace cairn {
 
-// Stored in frames, index values and references: never renumber. Branch kinds start with a reference table
-// (store/reference_table.h), so that a collector can walk them without knowing what they mean.
+// Stored in frames, index values and references: never renumber. Branch kinds start with a
+// reference table (store/reference_table.h), so that a collector can walk them without knowing what
+// they mean.
 enum class BlockKind : uint8_t {
   kData = 1,         // leaf: bytes of guest files, large xattrs
   kTreeNode = 2,     // branch: node of a Merkle B+ tree (store/tree_node.h)
@@ -49,7 +51,8 @@ struct AddressHash {
   }
 };
 
-// Which realm of a reader's two a reference means: its organization's own, or the operator-filled base realm.
+// Which realm of a reader's two a reference means: its organization's own, or the operator-filled
+// base realm.
 enum class RealmTag : uint8_t { kOwn = 0, kBase = 1 };
 
 // The base realm's id in packs and keys ("cairn base realm").
@@ -66,7 +69,8 @@ struct BlockRef {
   static constexpr size_t kEncodedBytes = 40;
   void AppendTo(std::string& out) const;
   std::string Encode() const;
-  // DataLoss: wrong length, unknown kind or realm tag, reserved bits set, length over kMaxBlockBytes.
+  // DataLoss: wrong length, unknown kind or realm tag, reserved bits set, length over
+  // kMaxBlockBytes.
   static Result<BlockRef> Decode(std::string_view forty_bytes);
 };
 

@@ -1,5 +1,6 @@
-// BlockStore: immutable, content-addressed, encrypted blocks of many realms. The interface that everything
-// above store/ sees; LocalBlockStore (store/local_block_store.h) keeps packs in a directory.
+// BlockStore: immutable, content-addressed, encrypted blocks of many realms. The interface that
+// everything above store/ sees; LocalBlockStore (store/local_block_store.h) keeps packs in a
+// directory.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +23,16 @@ enum class Compression : uint8_t {
   kBackground,  // zstd level 3: seals
 };
 
-// The right to add blocks to one realm. While it lives, no block that it put, or was told exists already, is
-// collected; so: begin, put, Sync, commit the catalog record that names the root, and only then destroy it.
-// Thread-safe: several threads may Put on one session.
+// The right to add blocks to one realm. While it lives, no block that it put, or was told exists
+// already, is collected; so: begin, put, Sync, commit the catalog record that names the root, and
+// only then destroy it. Thread-safe: several threads may Put on one session.
 class WriteSession {
  public:
   virtual ~WriteSession() = default;
 
-  // Stores `plain` (1 to kMaxBlockBytes bytes) unless the realm has it, and returns its reference. Volatile
-  // until Sync. Errors: Exhausted (no space: nothing was stored), Unavailable (an earlier write of this session
-  // failed: abandon the session), Internal. May block on I/O.
+  // Stores `plain` (1 to kMaxBlockBytes bytes) unless the realm has it, and returns its reference.
+  // Volatile until Sync. Errors: Exhausted (no space: nothing was stored), Unavailable (an earlier
+  // write of this session failed: abandon the session), Internal. May block on I/O.
   virtual Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression) = 0;
 
   // Everything put so far (new or found) is durable on return. An error is final for this session.
@@ -40,11 +41,11 @@ class WriteSession {
 
 struct BlockStoreStats {
   uint64_t pack_count = 0;
-  uint64_t pack_bytes = 0;         // bytes of pack files on disk, trash included
+  uint64_t pack_bytes = 0;  // bytes of pack files on disk, trash included
   uint64_t trash_bytes = 0;
-  uint64_t block_count = 0;        // indexed
-  uint64_t stored_bytes = 0;       // sum of indexed frames as stored
-  uint64_t raw_bytes = 0;          // sum of their plaintext lengths
+  uint64_t block_count = 0;   // indexed
+  uint64_t stored_bytes = 0;  // sum of indexed frames as stored
+  uint64_t raw_bytes = 0;     // sum of their plaintext lengths
   uint64_t cache_bytes = 0;
 };
 
@@ -53,12 +54,13 @@ class BlockStore {
  public:
   virtual ~BlockStore() = default;
 
-  // Errors: NotFound (no keys for this realm), Unavailable (shutting down). Blocks while a collector holds
-  // writers off.
+  // Errors: NotFound (no keys for this realm), Unavailable (shutting down). Blocks while a
+  // collector holds writers off.
   virtual Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) = 0;
 
-  // The plaintext of `ref` as seen from `realm` (ref.realm picks own or base). Verified: GCM tag, length,
-  // kind. Errors: DataLoss (missing, torn or wrong bytes: never retried into wrong bytes), Unavailable.
+  // The plaintext of `ref` as seen from `realm` (ref.realm picks own or base). Verified: GCM tag,
+  // length, kind. Errors: DataLoss (missing, torn or wrong bytes: never retried into wrong bytes),
+  // Unavailable.
   virtual Result<Block> Get(const Id128& realm, const BlockRef& ref) = 0;
 
   // As Get, but bypasses the cache, recomputes the address too and counts as a scrub read.

@@ -1,5 +1,6 @@
-// KeyRing: the unwrapped keys of the realms that this process may read and write, and authenticated encryption
-// with them (SealWithKey and OpenWithKey: store/base/aead.h). Filled by cmd/ from the catalog's wrapped keys; a destroyed organization is removed from it.
+// KeyRing: the unwrapped keys of the realms that this process may read and write, and authenticated
+// encryption with them (SealWithKey and OpenWithKey: store/base/aead.h). Filled by cmd/ from the
+// catalog's wrapped keys; a destroyed organization is removed from it.
 #pragma once
 
 #include <array>
@@ -16,7 +17,8 @@
 
 namespace cairn {
 
-// One realm: the address key never changes; wrapping keys rotate (packs name the key id they were wrapped by).
+// One realm: the address key never changes; wrapping keys rotate (packs name the key id they were
+// wrapped by).
 struct RealmKeys {
   Key256 address_key{};
   uint32_t current_key_id = 1;

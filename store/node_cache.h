@@ -14,8 +14,8 @@
 
 namespace cairn {
 
-// Least recently used, in shards (a lock per shard, held for a map operation only). A node that is evicted lives on while
-// somebody holds it. Thread-safe. Lost on exit.
+// Least recently used, in shards (a lock per shard, held for a map operation only). A node that is
+// evicted lives on while somebody holds it. Thread-safe. Lost on exit.
 class NodeCache {
  public:
   // 64 MiB hold the nodes of some 200k entries (a node's memory is about 3 times its encoding).
@@ -25,7 +25,8 @@ class NodeCache {
   NodeCache(const NodeCache&) = delete;
   NodeCache& operator=(const NodeCache&) = delete;
 
-  // nullptr on a miss. `realm` is the realm that the block is stored in (BaseRealm() for a kBase reference).
+  // nullptr on a miss. `realm` is the realm that the block is stored in (BaseRealm() for a kBase
+  // reference).
   std::shared_ptr<const TreeNode> Find(const Id128& realm, const Address& address);
 
   // A node larger than a shard's share is not kept. If another thread was first, its node stays.
@@ -49,7 +50,9 @@ class NodeCache {
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {
-    size_t operator()(const Key& k) const { return AddressHash()(k.address) ^ Id128Hash()(k.realm); }
+    size_t operator()(const Key& k) const {
+      return AddressHash()(k.address) ^ Id128Hash()(k.realm);
+    }
   };
   struct Slot {
     Key key;

@@ -1,8 +1,9 @@
-// An immutable Merkle B+ tree in the block store: ordered byte-string keys, each with a payload and the blocks
-// it references. Persistent: MergeTree writes only the nodes that a change touches and shares the rest.
+// An immutable Merkle B+ tree in the block store: ordered byte-string keys, each with a payload and
+// the blocks it references. Persistent: MergeTree writes only the nodes that a change touches and
+// shares the rest.
 //
-// Node layout: docs/formats/tree.md. A node is a branch block: its reference table holds, in key order, the child
-// nodes (interior) or the blocks that entries reference (leaf).
+// Node layout: docs/formats/tree.md. A node is a branch block: its reference table holds, in key
+// order, the child nodes (interior) or the blocks that entries reference (leaf).
 #pragma once
 
 #include <functional>
@@ -18,8 +19,8 @@
 
 namespace cairn {
 
-// What a key maps to. `payload` is at most kMaxTreePayloadBytes; `refs` at most 16 (larger things are several
-// keys).
+// What a key maps to. `payload` is at most kMaxTreePayloadBytes; `refs` at most 16 (larger things
+// are several keys).
 struct Entry {
   std::string payload;
   std::vector<BlockRef> refs;
@@ -74,8 +75,8 @@ class TreeReader {
 
   // One node of this tree, through the cache. DataLoss: not a node.
   Result<std::shared_ptr<const TreeNode>> LoadNode(const BlockRef& ref) const;
-  // As above for a child that a node of level `level` + 1 names with `first_key`: DataLoss unless it has that level
-  // and begins with that key.
+  // As above for a child that a node of level `level` + 1 names with `first_key`: DataLoss unless
+  // it has that level and begins with that key.
   Result<std::shared_ptr<const TreeNode>> LoadChild(const BlockRef& ref, uint32_t level,
                                                     std::string_view first_key) const;
 
@@ -92,25 +93,29 @@ struct TreeUpdate {
   std::optional<Entry> entry;
 };
 
-// How large nodes become, in encoded bytes before compression. Part of the result: only tests choose other values.
+// How large nodes become, in encoded bytes before compression. Part of the result: only tests
+// choose other values.
 struct TreeOptions {
   size_t target_bytes = 16 * 1024;  // what a split aims at
-  size_t max_bytes = 24 * 1024;     // a larger node is split (one entry may exceed it: kMaxTreePayloadBytes)
-  size_t min_bytes = 4 * 1024;      // a smaller rewritten node takes in a neighbour
+  size_t max_bytes =
+      24 * 1024;  // a larger node is split (one entry may exceed it: kMaxTreePayloadBytes)
+  size_t min_bytes = 4 * 1024;  // a smaller rewritten node takes in a neighbour
 };
 
-// Applies `updates` (strictly increasing keys) to `base` and returns the new root. Nodes are put through
-// `session` (volatile until its Sync). `epoch` is stamped into every node it writes. The result depends only
-// on base, updates and epoch. An update that changes nothing (delete of an absent key, put of an equal entry)
-// rewrites nothing. Reads and writes O(updates x height) nodes. Errors: InvalidArgument (keys empty, out of order or too
-// long, payloads or references over the limits), and the store's.
+// Applies `updates` (strictly increasing keys) to `base` and returns the new root. Nodes are put
+// through `session` (volatile until its Sync). `epoch` is stamped into every node it writes. The
+// result depends only on base, updates and epoch. An update that changes nothing (delete of an
+// absent key, put of an equal entry) rewrites nothing. Reads and writes O(updates x height) nodes.
+// Errors: InvalidArgument (keys empty, out of order or too long, payloads or references over the
+// limits), and the store's.
 Result<TreeRoot> MergeTree(const TreeReader& base, WriteSession& session,
                            const std::vector<TreeUpdate>& updates, const EntryCounter& counter,
                            uint64_t epoch, const TreeOptions& options = {});
 
-// Differences between two trees in key order; shared subtrees are skipped by address. `a` or `b` is null where
-// the key is missing. The callback returns false to stop.
-Status DiffTrees(const TreeReader& a, const TreeReader& b,
-                 const std::function<bool(std::string_view key, const Entry* a, const Entry* b)>& visit);
+// Differences between two trees in key order; shared subtrees are skipped by address. `a` or `b` is
+// null where the key is missing. The callback returns false to stop.
+Status DiffTrees(
+    const TreeReader& a, const TreeReader& b,
+    const std::function<bool(std::string_view key, const Entry* a, const Entry* b)>& visit);
 
 }  // namespace cairn

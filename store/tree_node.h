@@ -1,8 +1,10 @@
-// One node of a Merkle B+ tree: its layout (docs/formats/tree.md), decoded once and shared for ever.
+// One node of a Merkle B+ tree: its layout (docs/formats/tree.md), decoded once and shared for
+// ever.
 //
 // Invariants of a decoded node
 //   1. Keys are strictly increasing; no key is longer than kMaxTreeKeyBytes.
-//   2. level() == 0: items are entries. level() > 0: each item has exactly one reference, to a node of level() - 1, and its
+//   2. level() == 0: items are entries. level() > 0: each item has exactly one reference, to a node
+//   of level() - 1, and its
 //      key is the smallest key of that child's subtree.
 //   3. A node has at least one item (an empty tree has no node).
 #pragma once
@@ -19,11 +21,12 @@
 
 namespace cairn {
 
-inline constexpr uint32_t kMaxTreeLevels = 16;      // levels 0 to 15
-inline constexpr size_t kMaxTreeEntryRefs = 16;     // references of one entry
+inline constexpr uint32_t kMaxTreeLevels = 16;            // levels 0 to 15
+inline constexpr size_t kMaxTreeEntryRefs = 16;           // references of one entry
 inline constexpr size_t kMaxTreeNodeKeyBytes = 8u << 20;  // keys of one node after decompression
 
-// An entry of a leaf or a child of an interior node. Views: whoever made it says how long they live.
+// An entry of a leaf or a child of an interior node. Views: whoever made it says how long they
+// live.
 struct NodeItem {
   std::string_view key;
   std::string_view payload;        // leaf only
@@ -37,7 +40,8 @@ struct NodeItem {
 // Immutable, thread-safe. Items view the node's own memory and live as long as it.
 class TreeNode {
  public:
-  // The plaintext of a kTreeNode block. DataLoss: broken reference table or body, or an invariant above violated.
+  // The plaintext of a kTreeNode block. DataLoss: broken reference table or body, or an invariant
+  // above violated.
   static Result<std::shared_ptr<const TreeNode>> Decode(std::string_view plain);
 
   TreeNode(const TreeNode&) = delete;
@@ -64,7 +68,8 @@ class TreeNode {
   std::vector<NodeItem> items_;
 };
 
-// The plaintext of a node block. CHECKs the invariants that the types do not give (items not empty, level, counts).
+// The plaintext of a node block. CHECKs the invariants that the types do not give (items not empty,
+// level, counts).
 std::string EncodeTreeNode(uint32_t level, uint64_t epoch, std::span<const NodeItem> items);
 
 // Bytes that `item` takes in a node when it comes after `previous_key`, its references included.

@@ -1,4 +1,5 @@
-// The root record of a sealed filesystem: a branch block of kind kFsRoot whose one reference is the tree's top node.
+// The root record of a sealed filesystem: a branch block of kind kFsRoot whose one reference is the
+// tree's top node.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,18 @@ namespace cairn {
 
 struct FsRoot {
   Id128 volume;
-  std::optional<BlockRef> parent;  // root this one was sealed over: kept in the body, not in the reference table, because
-                                   // history must not keep old blocks alive
+  std::optional<BlockRef>
+      parent;  // root this one was sealed over: kept in the body, not in the reference table,
+               // because history must not keep old blocks alive
   uint64_t generation = 0;
   uint64_t hash_seed = 0;
-  TreeRoot tree;                   // totals are the tree's counters
-  InodeNumber next_ino = 0;        // at the seal: informative, the volume record rules
+  TreeRoot tree;             // totals are the tree's counters
+  InodeNumber next_ino = 0;  // at the seal: informative, the volume record rules
   bool has_orphans = false;
   TimeSpec sealed_at;
 
-  std::string Encode() const;                                  // EncodeBranch
-  static Result<FsRoot> Decode(std::string_view plain);        // DataLoss
+  std::string Encode() const;                            // EncodeBranch
+  static Result<FsRoot> Decode(std::string_view plain);  // DataLoss
 };
 
 // Totals of one leaf entry: one inode and its size per attributes entry.

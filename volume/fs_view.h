@@ -1,4 +1,5 @@
-// FsView: the read-only half of POSIX over any layer: a live volume's head, a snapshot, a root that Artifacts come from.
+// FsView: the read-only half of POSIX over any layer: a live volume's head, a snapshot, a root that
+// Artifacts come from.
 #pragma once
 
 #include <cstdint>
@@ -18,34 +19,38 @@ namespace cairn {
 struct DirEntry {
   uint64_t cookie = 0;  // stable: the position after this entry
   InodeNumber ino = 0;
-  uint8_t type = 0;     // DT_*
+  uint8_t type = 0;  // DT_*
   std::string name;
 };
 
-// Immutable handle (a layer and a hash seed); thread-safe. All errors carry the errno that Linux would give.
+// Immutable handle (a layer and a hash seed); thread-safe. All errors carry the errno that Linux
+// would give.
 class FsView {
  public:
   FsView(std::shared_ptr<const Layer> layer, uint64_t hash_seed)
       : layer_(std::move(layer)), hash_seed_(hash_seed) {}
 
-  Result<Inode> GetInode(InodeNumber ino) const;                                 // ENOENT
-  Result<InodeNumber> Lookup(InodeNumber dir, std::string_view name) const;      // ENOENT, ENOTDIR, ENAMETOOLONG; knows "." and ".."
-  // Entries with cookie > `after`, in cookie order, until `visit` returns false. "." and ".." are not reported.
+  Result<Inode> GetInode(InodeNumber ino) const;  // ENOENT
+  Result<InodeNumber> Lookup(InodeNumber dir, std::string_view name)
+      const;  // ENOENT, ENOTDIR, ENAMETOOLONG; knows "." and ".."
+  // Entries with cookie > `after`, in cookie order, until `visit` returns false. "." and ".." are
+  // not reported.
   Status ReadDir(InodeNumber dir, uint64_t after,
                  const std::function<bool(const DirEntry&)>& visit) const;
   // Bytes read: fewer than out.size() only at the end of the file. Holes read as zeros.
   Result<size_t> Read(InodeNumber ino, uint64_t offset, std::span<char> out) const;
   Result<std::string> ReadLink(InodeNumber ino) const;
-  Result<std::string> GetXattr(InodeNumber ino, std::string_view name) const;    // ENODATA
+  Result<std::string> GetXattr(InodeNumber ino, std::string_view name) const;  // ENODATA
   Result<std::vector<std::string>> ListXattrs(InodeNumber ino) const;
   // lseek SEEK_DATA / SEEK_HOLE. ENXIO past the end.
   Result<uint64_t> SeekData(InodeNumber ino, uint64_t offset) const;
   Result<uint64_t> SeekHole(InodeNumber ino, uint64_t offset) const;
 
-  // Walks `path` ("/a/b", "a/b") from the root without following any symlink: ELOOP at one, also at the last component if
-  // `final_link_is_error`. "..": InvalidArgument.
+  // Walks `path` ("/a/b", "a/b") from the root without following any symlink: ELOOP at one, also at
+  // the last component if `final_link_is_error`. "..": InvalidArgument.
   Result<InodeNumber> Resolve(std::string_view path, bool final_link_is_error = false) const;
-  // The path of a directory or the first path found of another inode, by search (O(tree); for reports).
+  // The path of a directory or the first path found of another inode, by search (O(tree); for
+  // reports).
   Result<std::string> FindPath(InodeNumber ino) const;
 
   const std::shared_ptr<const Layer>& layer() const { return layer_; }

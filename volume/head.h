@@ -1,15 +1,18 @@
-// Head: the write side of one volume. It owns the chain of layers, the active generation's journal and side log, and turns
-// transactions into one journal record each. It knows keys and payloads, not POSIX; volume/volume.h does.
+// Head: the write side of one volume. It owns the chain of layers, the active generation's journal
+// and side log, and turns transactions into one journal record each. It knows keys and payloads,
+// not POSIX; volume/volume.h does.
 //
-// Order of one commit: encrypt payload -> write it (journal stream if small, else side log) -> write the journal record
-// -> apply to the active delta -> return. Nothing is synced: Sync() makes everything committed so far durable
-// (side log first if it has unsynced bytes, then the journal: one fdatasync in the usual case), and is shared by concurrent callers.
+// Order of one commit: encrypt payload -> write it (journal stream if small, else side log) ->
+// write the journal record
+// -> apply to the active delta -> return. Nothing is synced: Sync() makes everything committed so
+// far durable (side log first if it has unsynced bytes, then the journal: one fdatasync in the
+// usual case), and is shared by concurrent callers.
 //
 // Invariants
 //   applied_lsn == written_lsn >= synced_lsn
-//   A record's payload is written before the record, and recovery counts a record only if its tag and every payload tag
-//   verify; it stops at the first record that does not.
-//   The delta of a generation == the fold of its journal's valid records.
+//   A record's payload is written before the record, and recovery counts a record only if its tag
+//   and every payload tag verify; it stops at the first record that does not. The delta of a
+//   generation == the fold of its journal's valid records.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +31,15 @@
 
 namespace cairn {
 
-// Who asked, for takeover: a request is answered from this record if the kernel sends it again. All zero: nobody.
+// Who asked, for takeover: a request is answered from this record if the kernel sends it again. All
+// zero: nobody.
 struct ReplyRecord {
   Id128 connection;
-  uint64_t unique = 0;       // FUSE request number, bit 63 masked
+  uint64_t unique = 0;  // FUSE request number, bit 63 masked
   uint32_t opcode = 0;
-  int32_t status = 0;        // 0 or -errno, as replied
-  InodeNumber ino = 0;       // entry the reply names, if any
-  uint64_t value = 0;        // bytes written, or what the opcode's reply needs (docs/formats/journal.md)
+  int32_t status = 0;   // 0 or -errno, as replied
+  InodeNumber ino = 0;  // entry the reply names, if any
+  uint64_t value = 0;   // bytes written, or what the opcode's reply needs (docs/formats/journal.md)
   uint64_t reply_floor = 0;  // replies to requests below this are known to have reached the kernel
 };
 
@@ -44,13 +48,15 @@ class Transaction {
  public:
   void Put(std::string key, Entry entry);
   void Delete(std::string key);
-  // Covers [offset, offset + length) of a file with a hole (any length, also to the end of all offsets).
+  // Covers [offset, offset + length) of a file with a hole (any length, also to the end of all
+  // offsets).
   void PutHole(InodeNumber ino, uint64_t offset, uint64_t length_bytes);
-  // Covers [offset, offset + data.size()) with data; cut at the grid by Head. `data` must live until Commit returns.
+  // Covers [offset, offset + data.size()) with data; cut at the grid by Head. `data` must live
+  // until Commit returns.
   void PutData(InodeNumber ino, uint64_t offset, std::string_view data);
   void SetReply(const ReplyRecord& reply) { reply_ = reply; }
-  // The volume's values from this transaction on; a transaction that does not call them leaves them as they were (next_ino is a
-  // maximum: transactions may commit out of its order).
+  // The volume's values from this transaction on; a transaction that does not call them leaves them
+  // as they were (next_ino is a maximum: transactions may commit out of its order).
   void SetNextInode(InodeNumber next) { next_ino_ = next; }
   void SetTotals(uint64_t inodes, uint64_t bytes) { total_inodes_ = inodes, total_bytes_ = bytes; }
   // Journaled change of an orphan's open count.
@@ -59,12 +65,12 @@ class Transaction {
 
   struct Op {
     enum class Kind : uint8_t { kPut = 1, kDelete = 2, kHole = 3, kData = 4 } kind;
-    std::string key;           // kPut, kDelete
-    Entry entry;               // kPut
-    InodeNumber ino = 0;       // kHole, kData
+    std::string key;      // kPut, kDelete
+    Entry entry;          // kPut
+    InodeNumber ino = 0;  // kHole, kData
     uint64_t offset = 0;
     uint64_t length_bytes = 0;
-    std::string_view data;     // kData
+    std::string_view data;  // kData
   };
   const std::vector<Op>& ops() const { return ops_; }
   std::vector<Op> TakeOps() && { return std::move(ops_); }
@@ -89,54 +95,62 @@ class Transaction {
 struct HeadOptions {
   Id128 volume;
   Id128 realm;
-  std::string dir;                      // host directory of this volume's journals; created if absent
+  std::string dir;  // host directory of this volume's journals; created if absent
   uint64_t sealed_through_generation = 0;  // journals up to it are stale and are removed
-  std::shared_ptr<const Layer> base;    // the tree sealed through that generation, or the layer that a fork starts from
+  std::shared_ptr<const Layer>
+      base;  // the tree sealed through that generation, or the layer that a fork starts from
   InodeNumber next_ino = kFirstFreeInode;
-  uint64_t base_inodes = 0;             // totals of `base`
+  uint64_t base_inodes = 0;  // totals of `base`
   uint64_t base_bytes = 0;
-  uint64_t small_payload_limit_bytes = 32 * 1024;  // up to this a payload rides in the journal stream
-  uint64_t journal_chunk_bytes = 4 << 20;          // preallocated and zeroed in steps of this
+  uint64_t small_payload_limit_bytes =
+      32 * 1024;                           // up to this a payload rides in the journal stream
+  uint64_t journal_chunk_bytes = 4 << 20;  // preallocated and zeroed in steps of this
 };
 
 struct HeadState {
-  InodeNumber next_ino = kFirstFreeInode;  // above every number ever used, from the record and the journals
+  InodeNumber next_ino =
+      kFirstFreeInode;  // above every number ever used, from the record and the journals
   uint64_t total_inodes = 0;
   uint64_t total_bytes = 0;
 };
 
-// Thread-safe. After an I/O error of a write or sync the head is failed for good: every Commit and Sync answers EROFS
-// or EIO, reads go on.
+// Thread-safe. After an I/O error of a write or sync the head is failed for good: every Commit and
+// Sync answers EROFS or EIO, reads go on.
 class Head {
  public:
   virtual ~Head() = default;
 
-  // Opens (or begins) the volume: replays every journal of `dir` above sealed_through_generation, each becomes a frozen
-  // layer, and starts a new active generation after the newest (a recovered journal is never appended to). Errors:
-  // DataLoss names file and offset when a journal is damaged before its end (a torn tail is not damage).
+  // Opens (or begins) the volume: replays every journal of `dir` above sealed_through_generation,
+  // each becomes a frozen layer, and starts a new active generation after the newest (a recovered
+  // journal is never appended to). Errors: DataLoss names file and offset when a journal is damaged
+  // before its end (a torn tail is not damage).
   static Result<std::unique_ptr<Head>> Open(FileSystem& fs, KeyRing& keys, BlockStore& store,
                                             const HeadOptions& options);
 
   // Volatile on return, but in the kernel: survives a kill of this process. Reads see it at once.
-  // Errors: Exhausted (ENOSPC; nothing changed), PermissionDenied with EROFS (failed or closed head).
+  // Errors: Exhausted (ENOSPC; nothing changed), PermissionDenied with EROFS (failed or closed
+  // head).
   virtual Status Commit(Transaction&& transaction) = 0;
 
   // Durable on return: everything committed before the call.
   virtual Status Sync() = 0;
 
-  // Rotates: the active generation becomes frozen and durable, a new one begins. The caller holds writers off (no Commit
-  // runs during the call). Returns the frozen layer. O(1) in the filesystem's size. A generation without records is frozen all the same.
+  // Rotates: the active generation becomes frozen and durable, a new one begins. The caller holds
+  // writers off (no Commit runs during the call). Returns the frozen layer. O(1) in the
+  // filesystem's size. A generation without records is frozen all the same.
   virtual Result<std::shared_ptr<const Layer>> Freeze() = 0;
 
   // The chain as readers see it now.
   virtual std::shared_ptr<const Layer> current() const = 0;
   // Frozen, not yet sealed, oldest first.
   virtual std::vector<std::shared_ptr<const Layer>> unsealed() const = 0;
-  // After the catalog names the root of `generation` (the oldest unsealed): swaps the layer, then unlinks its files.
+  // After the catalog names the root of `generation` (the oldest unsealed): swaps the layer, then
+  // unlinks its files.
   virtual Status FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) = 0;
 
   virtual HeadState state() const = 0;
-  // Replies that Open found in the journals, oldest first, without those below their connection's reply floor.
+  // Replies that Open found in the journals, oldest first, without those below their connection's
+  // reply floor.
   virtual const std::vector<ReplyRecord>& recovered_replies() const = 0;
   // Size of the active generation, for deciding on an automatic seal.
   virtual uint64_t active_records() const = 0;
@@ -144,7 +158,8 @@ class Head {
   virtual bool failed() const = 0;
 };
 
-// Replay of one journal for `cairn check`: parses and verifies every record of every journal in `dir`, changes nothing.
+// Replay of one journal for `cairn check`: parses and verifies every record of every journal in
+// `dir`, changes nothing.
 struct JournalReport {
   std::string file;
   uint64_t records = 0;

@@ -1,8 +1,11 @@
-// The key space of one filesystem and the fixed layouts of its values (docs/formats/tree.md, part two).
+// The key space of one filesystem and the fixed layouts of its values (docs/formats/tree.md, part
+// two).
 //
 //   key   = inode number u64 big-endian | key kind u8 | subkey
-//   kinds: attributes (no subkey), dirent (cookie u64 BE), xattr (name), extent (file offset u64 BE),
-//          inline data or symlink target (no subkey), orphan (under inode 0; subkey = inode number u64 BE)
+//   kinds: attributes (no subkey), dirent (cookie u64 BE), xattr (name), extent (file offset u64
+//   BE),
+//          inline data or symlink target (no subkey), orphan (under inode 0; subkey = inode number
+//          u64 BE)
 #pragma once
 
 #include <cstdint>
@@ -30,8 +33,9 @@ enum class KeyKind : uint8_t {
   kOrphan = 6,
 };
 
-inline constexpr uint32_t kGridBytes = 64 * 1024;      // file data blocks; extents never cross this grid
-inline constexpr uint32_t kInlineLimitBytes = 2048;    // whole files up to this size live in the tree
+inline constexpr uint32_t kGridBytes =
+    64 * 1024;  // file data blocks; extents never cross this grid
+inline constexpr uint32_t kInlineLimitBytes = 2048;  // whole files up to this size live in the tree
 inline constexpr uint32_t kPageBytes = 4096;
 inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 44;  // 16 TiB
 inline constexpr uint32_t kMaxNameBytes = 255;
@@ -86,8 +90,8 @@ struct Dirent {
   static Result<Dirent> Decode(std::string_view bytes);  // DataLoss
 };
 
-// Cookies: 55-bit seeded hash of the name << 8 | rank. Hash values 0 to 2 are reserved (".", "..", start), so the
-// smallest cookie is 3 << 8. Ranks are never renumbered.
+// Cookies: 55-bit seeded hash of the name << 8 | rank. Hash values 0 to 2 are reserved (".", "..",
+// start), so the smallest cookie is 3 << 8. Ranks are never renumbered.
 uint64_t NameHash(uint64_t hash_seed, std::string_view name);
 
 }  // namespace cairn

@@ -1,19 +1,25 @@
-// Layers: the state of a filesystem is a chain of in-memory deltas, one per unsealed generation, over one
-// immutable tree.
+// Layers: the state of a filesystem is a chain of in-memory deltas, one per unsealed generation,
+// over one immutable tree.
 //
-//     active delta (generation g, takes writes) -> frozen g-1 -> frozen g-2 -> tree (root sealed through g-3)
+//     active delta (generation g, takes writes) -> frozen g-1 -> frozen g-2 -> tree (root sealed
+//     through g-3)
 //
 // Invariants
-//   1. A frozen delta never changes. A sealed one is replaced by its tree, with the same content to every reader.
-//   2. A delta holds only what its own generation wrote. An extent of it covers a range of a file; a range that no
-//      extent of any delta covers is the tree's. A hole (punch, truncate) is an explicit extent, of any length.
-//      So no delta ever points into an older generation's log, and dropping a generation is unlinking its files.
+//   1. A frozen delta never changes. A sealed one is replaced by its tree, with the same content to
+//   every reader.
+//   2. A delta holds only what its own generation wrote. An extent of it covers a range of a file;
+//   a range that no
+//      extent of any delta covers is the tree's. A hole (punch, truncate) is an explicit extent, of
+//      any length. So no delta ever points into an older generation's log, and dropping a
+//      generation is unlinking its files.
 //   3. Within one delta extents do not overlap; data extents never cross the 64 KiB grid.
-//   4. Inline data (a whole file up to 2 KiB) and extents are exclusive per inode in the merged view: with an inline
-//      entry present, extents of lower layers are not visible (the writer puts a hole over all of them when it goes inline,
-//      and deletes the inline entry when it goes to extents).
+//   4. Inline data (a whole file up to 2 KiB) and extents are exclusive per inode in the merged
+//   view: with an inline
+//      entry present, extents of lower layers are not visible (the writer puts a hole over all of
+//      them when it goes inline, and deletes the inline entry when it goes to extents).
 //
-// Thread-safety: Layer is thread-safe. Readers hold it by shared_ptr; the active one is written by Head alone.
+// Thread-safety: Layer is thread-safe. Readers hold it by shared_ptr; the active one is written by
+// Head alone.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +37,12 @@
 
 namespace cairn {
 
-class LogFile;  // volume/log_file.h: an encrypted journal or side log of one generation, open for reading
+class LogFile;  // volume/log_file.h: an encrypted journal or side log of one generation, open for
+                // reading
 
-// Bytes that a generation wrote and no seal has taken yet. Encrypted in frames of kPageBytes counted from the
-// payload's start; `tags` holds 16 bytes per frame. Immutable, shared between the pieces of a split extent.
+// Bytes that a generation wrote and no seal has taken yet. Encrypted in frames of kPageBytes
+// counted from the payload's start; `tags` holds 16 bytes per frame. Immutable, shared between the
+// pieces of a split extent.
 struct UnsealedPayload {
   std::shared_ptr<LogFile> log;
   uint64_t log_offset = 0;
@@ -48,7 +56,7 @@ struct Segment {
   uint64_t offset = 0;        // in the file
   uint64_t length_bytes = 0;  // > 0
   Source source = Source::kHole;
-  uint64_t source_offset = 0;  // first byte within the block or payload
+  uint64_t source_offset = 0;                      // first byte within the block or payload
   BlockRef block;                                  // kBlock
   std::shared_ptr<const UnsealedPayload> payload;  // kUnsealed
 };
@@ -56,27 +64,30 @@ struct Segment {
 // One entry of a delta.
 struct DeltaValue {
   enum class Kind : uint8_t { kDelete, kEntry, kExtent } kind = Kind::kDelete;
-  Entry entry;      // kEntry: everything but extents
-  Segment extent;   // kExtent: `offset` repeats the key's; kHole or kUnsealed (kBlock is reserved for sharing)
+  Entry entry;     // kEntry: everything but extents
+  Segment extent;  // kExtent: `offset` repeats the key's; kHole or kUnsealed (kBlock is reserved
+                   // for sharing)
 };
 
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  // ---- the merged view of this layer and all below; any thread, never blocks on a writer's I/O ----
-  // Not for extents (InvalidArgument): those merge by range, see Extents.
+  // ---- the merged view of this layer and all below; any thread, never blocks on a writer's I/O
+  // ---- Not for extents (InvalidArgument): those merge by range, see Extents.
   virtual Result<std::optional<Entry>> Get(std::string_view key) const = 0;
 
   // Visits keys in [begin, end) that are not extents, in order, until `visit` returns false.
-  virtual Status Scan(std::string_view begin, std::string_view end,
-                      const std::function<bool(std::string_view key, const Entry&)>& visit) const = 0;
+  virtual Status Scan(
+      std::string_view begin, std::string_view end,
+      const std::function<bool(std::string_view key, const Entry&)>& visit) const = 0;
 
   // The segments of [offset, offset + length), holes included, gapless.
   virtual Result<std::vector<Segment>> Extents(InodeNumber ino, uint64_t offset,
                                                uint64_t length_bytes) const = 0;
 
-  // Fills `out` from segment bytes [within, within + out.size()). DataLoss when a tag or block is wrong.
+  // Fills `out` from segment bytes [within, within + out.size()). DataLoss when a tag or block is
+  // wrong.
   virtual Status Read(const Segment& segment, uint64_t within, std::span<char> out) const = 0;
 
   // ---- this generation alone (for the sealer): frozen layers only ----
@@ -86,12 +97,14 @@ class Layer {
   virtual size_t delta_count() const = 0;
   virtual bool frozen() const = 0;
 
-  // What lies below: another layer (nullptr when it is the tree), and the tree at the bottom of the chain.
+  // What lies below: another layer (nullptr when it is the tree), and the tree at the bottom of the
+  // chain.
   virtual std::shared_ptr<const Layer> below() const = 0;
   virtual std::shared_ptr<const TreeReader> base_tree() const = 0;
 
-  // Called once, by whoever sealed this frozen layer and committed the root: from now on readers of this layer and of
-  // all above it use `tree` in place of this delta and everything below; the delta's memory and logs are let go.
+  // Called once, by whoever sealed this frozen layer and committed the root: from now on readers of
+  // this layer and of all above it use `tree` in place of this delta and everything below; the
+  // delta's memory and logs are let go.
   virtual void BecomeSealed(std::shared_ptr<const TreeReader> tree) = 0;
 };
 

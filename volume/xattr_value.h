@@ -1,11 +1,11 @@
-// The value of an xattr key (docs/formats/tree.md, part two): a form byte, then the value itself or nothing when the one
-// reference of the entry is a kData block that holds it.
+// The value of an xattr key (docs/formats/tree.md, part two): a form byte, then the value itself or
+// nothing when the one reference of the entry is a kData block that holds it.
 //
 //   form 0 (inline): payload = 00 || value, no reference
 //   form 1 (block):  payload = 01, refs = {kData block with exactly the value}
 //
-// Writers of a delta always use form 0, whatever the length (0 to kMaxXattrBytes). The sealer turns values over
-// kInlineLimitBytes into form 1. Readers meet both.
+// Writers of a delta always use form 0, whatever the length (0 to kMaxXattrBytes). The sealer turns
+// values over kInlineLimitBytes into form 1. Readers meet both.
 #pragma once
 
 #include <string>

@@ -17,7 +17,7 @@
 namespace cairn {
 
 struct MemoryVolumeOptions {
-  bool keep_data = true;               // false: sizes and times only; reads give zeros
+  bool keep_data = true;                    // false: sizes and times only; reads give zeros
   std::function<void()> before_write = {};  // called first in each Write, without the lock
   uint64_t quota_bytes = 0;
   uint64_t quota_inodes = 0;

@@ -1,5 +1,6 @@
 // Little-endian layouts: a writer that appends and a reader that never reads past its end.
-// Byte strings are std::string, views of them std::string_view (what RocksDB and Protocol Buffers use).
+// Byte strings are std::string, views of them std::string_view (what RocksDB and Protocol Buffers
+// use).
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ class ByteWriter {
   std::string& out_;
 };
 
-// Reads what ByteWriter wrote. A read past the end gives zeros and makes ok() false for good: decode a
-// whole structure, then look at ok() once. Does not own the bytes. Thread-compatible.
+// Reads what ByteWriter wrote. A read past the end gives zeros and makes ok() false for good:
+// decode a whole structure, then look at ok() once. Does not own the bytes. Thread-compatible.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view in) : in_(in) {}

@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#define CAIRN_CHECK(condition)                                                            \
-  do {                                                                                    \
-    if (!(condition)) {                                                                   \
-      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition);  \
-      std::abort();                                                                       \
-    }                                                                                     \
+#define CAIRN_CHECK(condition)                                                           \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, #condition); \
+      std::abort();                                                                      \
+    }                                                                                    \
   } while (false)
 
 #ifdef NDEBUG

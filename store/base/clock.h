@@ -18,8 +18,8 @@ struct TimeSpec {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual TimeSpec Now() = 0;           // CLOCK_REALTIME: times in inodes and records
-  virtual int64_t MonotonicNs() = 0;    // CLOCK_MONOTONIC: durations and deadlines
+  virtual TimeSpec Now() = 0;         // CLOCK_REALTIME: times in inodes and records
+  virtual int64_t MonotonicNs() = 0;  // CLOCK_MONOTONIC: durations and deadlines
   int64_t NowMs() {
     const TimeSpec now = Now();
     return now.seconds * 1000 + now.nanoseconds / 1000000;

@@ -33,8 +33,9 @@ class [[nodiscard]] Error {
   explicit Error(ErrorCode code, std::string message = {}, int sys_errno = 0)
       : code_(code), sys_errno_(static_cast<int16_t>(sys_errno)), message_(std::move(message)) {}
 
-  // An Error for a failed system call: the code follows from the errno (ENOENT -> kNotFound, ENOSPC and
-  // EDQUOT -> kExhausted, EEXIST -> kAlreadyExists, EACCES/EPERM -> kPermissionDenied, others kInternal).
+  // An Error for a failed system call: the code follows from the errno (ENOENT -> kNotFound, ENOSPC
+  // and EDQUOT -> kExhausted, EEXIST -> kAlreadyExists, EACCES/EPERM -> kPermissionDenied, others
+  // kInternal).
   static Error FromErrno(int sys_errno, std::string message = {});
 
   // An error that a filesystem call answers with `sys_errno` and nothing else (no allocation).
@@ -79,9 +80,14 @@ void IgnoreError(const Result<T>& result, std::string_view why) {
 // Evaluates to the value of a Result, or returns its Error from the enclosing function:
 //   Inode inode = CAIRN_TRY(ReadInode(ino));      CAIRN_TRY(file.Sync());
 // (A statement expression: GCC and clang both have it.)
-#define CAIRN_TRY(...)                                                                   \
-  ({                                                                                     \
-    auto cairn_try_result_ = (__VA_ARGS__);                                              \
-    if (!cairn_try_result_) return std::unexpected(std::move(cairn_try_result_).error()); \
-    std::move(cairn_try_result_).operator*();                                            \
+// Its variable has a name of its own each time, so that one CAIRN_TRY may stand inside another.
+#define CAIRN_TRY(...) \
+  CAIRN_TRY_NAMED_(CAIRN_TRY_JOIN_(cairn_try_result_, __COUNTER__), __VA_ARGS__)
+#define CAIRN_TRY_JOIN_(a, b) CAIRN_TRY_JOIN_AGAIN_(a, b)
+#define CAIRN_TRY_JOIN_AGAIN_(a, b) a##b
+#define CAIRN_TRY_NAMED_(result, ...)                               \
+  ({                                                                \
+    auto result = (__VA_ARGS__);                                    \
+    if (!result) return std::unexpected(std::move(result).error()); \
+    std::move(result).operator*();                                  \
   })

@@ -1,5 +1,5 @@
-// Whole-file operations on top of the seam: read with a limit, replace atomically (tmp, fsync, rename, fsync
-// of the directory), remove a tree.
+// Whole-file operations on top of the seam: read with a limit, replace atomically (tmp, fsync,
+// rename, fsync of the directory), remove a tree.
 #include "store/base/file_system.h"
 
 #include <cerrno>
@@ -10,9 +10,8 @@ Result<std::string> ReadWholeFile(FileSystem& fs, const std::string& path, uint6
   const std::unique_ptr<File> file = CAIRN_TRY(fs.Open(path, {.read_only = true}));
   const uint64_t size = CAIRN_TRY(file->SizeBytes());
   if (size > limit_bytes) {
-    return Err(ErrorCode::kInvalidArgument,
-               path + " has " + std::to_string(size) + " bytes, more than " +
-                   std::to_string(limit_bytes));
+    return Err(ErrorCode::kInvalidArgument, path + " has " + std::to_string(size) +
+                                                " bytes, more than " + std::to_string(limit_bytes));
   }
   std::string contents(size, '\0');
   const size_t got = CAIRN_TRY(file->ReadAt(0, contents));
@@ -23,8 +22,7 @@ Result<std::string> ReadWholeFile(FileSystem& fs, const std::string& path, uint6
 Status WriteFileAtomically(FileSystem& fs, const std::string& path, std::string_view contents) {
   const std::string tmp = path + ".tmp";
   {
-    const std::unique_ptr<File> file =
-        CAIRN_TRY(fs.Open(tmp, {.create = true, .truncate = true}));
+    const std::unique_ptr<File> file = CAIRN_TRY(fs.Open(tmp, {.create = true, .truncate = true}));
     CAIRN_TRY(file->WriteAt(0, contents));
     CAIRN_TRY(file->Sync());
   }

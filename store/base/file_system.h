@@ -1,5 +1,6 @@
-// The seam between our storage code and the host's files. Packs, journals and side logs go through it, so
-// that tests can drop unsynced data, tear sectors and fail the nth call (tests/support/faulty_file_system.h).
+// The seam between our storage code and the host's files. Packs, journals and side logs go through
+// it, so that tests can drop unsynced data, tear sectors and fail the nth call
+// (tests/support/faulty_file_system.h).
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,8 @@ namespace cairn {
 class File {
  public:
   virtual ~File() = default;
-  // Reads exactly out.size() bytes at `offset`, fewer only at the end of the file; returns the count.
+  // Reads exactly out.size() bytes at `offset`, fewer only at the end of the file; returns the
+  // count.
   virtual Result<size_t> ReadAt(uint64_t offset, std::span<char> out) = 0;
   // Writes all of `data`. Volatile until Sync. ENOSPC -> Exhausted.
   virtual Status WriteAt(uint64_t offset, std::string_view data) = 0;
@@ -31,8 +33,8 @@ class File {
 };
 
 struct OpenOptions {
-  bool create = false;      // create it (mode 0600) if it is not there
-  bool exclusive = false;   // with create: fail with AlreadyExists if it is there
+  bool create = false;     // create it (mode 0600) if it is not there
+  bool exclusive = false;  // with create: fail with AlreadyExists if it is there
   bool read_only = false;
   bool truncate = false;
 };
@@ -41,21 +43,23 @@ struct OpenOptions {
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
-  virtual Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& options) = 0;
+  virtual Result<std::unique_ptr<File>> Open(const std::string& path,
+                                             const OpenOptions& options) = 0;
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
-  virtual Status Unlink(const std::string& path) = 0;      // NotFound if absent
-  virtual Status MakeDir(const std::string& path) = 0;     // mode 0700; an existing directory is fine
-  virtual Status RemoveDir(const std::string& path) = 0;   // must be empty
-  virtual Result<std::vector<std::string>> List(const std::string& dir) = 0;  // names, sorted, no . and ..
-  virtual Status SyncDir(const std::string& dir) = 0;      // fsync of the directory
+  virtual Status Unlink(const std::string& path) = 0;   // NotFound if absent
+  virtual Status MakeDir(const std::string& path) = 0;  // mode 0700; an existing directory is fine
+  virtual Status RemoveDir(const std::string& path) = 0;  // must be empty
+  virtual Result<std::vector<std::string>> List(
+      const std::string& dir) = 0;                     // names, sorted, no . and ..
+  virtual Status SyncDir(const std::string& dir) = 0;  // fsync of the directory
   virtual Result<bool> Exists(const std::string& path) = 0;
 };
 
 // The host's file system. Lives for the whole process.
 FileSystem& HostFileSystem();
 
-// Whole small files. WriteFileAtomically: tmp + fsync + rename + fsync(dir); durable on return. This is the
-// only place where that dance is written.
+// Whole small files. WriteFileAtomically: tmp + fsync + rename + fsync(dir); durable on return.
+// This is the only place where that dance is written.
 Result<std::string> ReadWholeFile(FileSystem& fs, const std::string& path, uint64_t limit_bytes);
 Status WriteFileAtomically(FileSystem& fs, const std::string& path, std::string_view contents);
 

@@ -1,4 +1,5 @@
-// Hexadecimal text of identifiers and addresses, and the identifiers themselves (from getrandom(2)).
+// Hexadecimal text of identifiers and addresses, and the identifiers themselves (from
+// getrandom(2)).
 #include "store/base/hex.h"
 
 #include "store/base/check.h"

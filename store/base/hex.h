@@ -9,6 +9,7 @@
 namespace cairn {
 
 std::string HexEncode(std::string_view bytes);
-Result<std::string> HexDecode(std::string_view hex);  // InvalidArgument: odd length, other characters
+Result<std::string> HexDecode(
+    std::string_view hex);  // InvalidArgument: odd length, other characters
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// The host's files by plain system calls (open, pread, pwrite, fdatasync, rename). EINTR is retried, short
-// reads and writes are continued; nothing else is hidden.
+// The host's files by plain system calls (open, pread, pwrite, fdatasync, rename). EINTR is
+// retried, short reads and writes are continued; nothing else is hidden.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -22,8 +22,8 @@ class HostFile final : public File {
   Result<size_t> ReadAt(uint64_t offset, std::span<char> out) override {
     size_t done = 0;
     while (done < out.size()) {
-      const ssize_t n = pread(fd_.get(), out.data() + done, out.size() - done,
-                              static_cast<off_t>(offset + done));
+      const ssize_t n =
+          pread(fd_.get(), out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return ErrErrno(errno, "read " + path_);
       if (n == 0) break;
@@ -66,7 +66,7 @@ class HostFile final : public File {
   }
 
   Result<uint64_t> SizeBytes() override {
-    struct stat st {};
+    struct stat st{};
     if (fstat(fd_.get(), &st) != 0) return ErrErrno(errno, "stat " + path_);
     return static_cast<uint64_t>(st.st_size);
   }
@@ -130,7 +130,7 @@ class HostFileSystemImpl final : public FileSystem {
     return {};
   }
   Result<bool> Exists(const std::string& path) override {
-    struct stat st {};
+    struct stat st{};
     if (lstat(path.c_str(), &st) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
     return ErrErrno(errno, "stat " + path);

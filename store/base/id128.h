@@ -22,9 +22,9 @@ struct Id128 {
   std::string_view view() const { return {reinterpret_cast<const char*>(bytes.data()), 16}; }
   std::string ToHex() const;  // 32 lower-case digits
 
-  static Id128 FromView(std::string_view sixteen_bytes);    // CHECKs the length
-  static Result<Id128> FromHex(std::string_view hex);       // InvalidArgument
-  static Id128 Random();                                    // from getrandom(2)
+  static Id128 FromView(std::string_view sixteen_bytes);  // CHECKs the length
+  static Result<Id128> FromHex(std::string_view hex);     // InvalidArgument
+  static Id128 Random();                                  // from getrandom(2)
 };
 
 struct Id128Hash {

@@ -17,7 +17,8 @@ spdlog::logger& Logger() {
   return *logger;
 }
 
-// A value with a blank, a quote or a control character is quoted and escaped, so that a line stays a line.
+// A value with a blank, a quote or a control character is quoted and escaped, so that a line stays
+// a line.
 void AppendValue(std::string& line, std::string_view value) {
   bool plain = !value.empty();
   for (const char c : value) {
@@ -51,14 +52,14 @@ void Log(LogLevel level, std::string_view event, std::initializer_list<LogField>
     line += '=';
     AppendValue(line, field.value);
   }
-  static constexpr spdlog::level::level_enum kLevels[] = {
-      spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                          spdlog::level::warn, spdlog::level::err};
   Logger().log(kLevels[static_cast<int>(level)], "{}", line);
 }
 
 void SetLogLevel(LogLevel level) {
-  static constexpr spdlog::level::level_enum kLevels[] = {
-      spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
+  static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info,
+                                                          spdlog::level::warn, spdlog::level::err};
   Logger().set_level(kLevels[static_cast<int>(level)]);
 }
 

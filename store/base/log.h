@@ -1,5 +1,5 @@
-// Structured log lines on stderr: time, level, event, then key=value pairs. Values never hold secrets, file
-// contents or file names of guests.
+// Structured log lines on stderr: time, level, event, then key=value pairs. Values never hold
+// secrets, file contents or file names of guests.
 #pragma once
 
 #include <fmt/format.h>

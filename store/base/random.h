@@ -11,8 +11,8 @@ namespace cairn {
 void FillRandom(void* data, size_t size_bytes);
 std::string RandomBytes(size_t size_bytes);
 
-// xoshiro-class generator (splitmix64 stream): the same seed gives the same sequence for ever. Not for
-// secrets. Thread-compatible.
+// xoshiro-class generator (splitmix64 stream): the same seed gives the same sequence for ever. Not
+// for secrets. Thread-compatible.
 class SeededRandom {
  public:
   explicit SeededRandom(uint64_t seed) : state_(seed) {}

@@ -102,7 +102,8 @@ TEST_F(FilesTest, AllocationCountsPagesOnce) {
   EXPECT_EQ(Allocated(ino), 8192u);
 }
 
-// A seal may widen what was written to whole pages, so that a file whose data was cut off has extents of zeros left.
+// A seal may widen what was written to whole pages, so that a file whose data was cut off has
+// extents of zeros left.
 TEST_F(FilesTest, SmallFileWithExtentsStaysWithThem) {
   const InodeNumber ino = world_.File(kRootInode, "f");
   Write(ino, 2755, std::string(5000, 'a'));
