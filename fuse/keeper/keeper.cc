@@ -25,6 +25,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <list>
 #include <map>
@@ -46,6 +47,7 @@ namespace {
 constexpr int kPrSetIoFlusher = 57;  // PR_SET_IO_FLUSHER, Linux 5.6
 constexpr std::string_view kKeeperOomScore = "-1000";
 constexpr std::string_view kServerOomScore = "-800";
+constexpr int kHelperReapTries = 200;  // 2 s
 
 // Writes a kernel control file; false when it is not there or refuses.
 bool WriteControl(const char* path, std::string_view value) {
@@ -394,7 +396,11 @@ class Keeper {
     }
     for (Worker& worker : workers_) worker.thread.join();
     for (const pid_t pid : helpers_) ::kill(pid, SIGKILL);
-    for (const pid_t pid : helpers_) ::waitpid(pid, nullptr, 0);
+    // A bound, since nobody may hang: what is left after it is reaped by init.
+    for (int i = 0; i < kHelperReapTries && !helpers_.empty(); ++i) {
+      std::erase_if(helpers_, [](pid_t pid) { return ::waitpid(pid, nullptr, WNOHANG) != 0; });
+      if (!helpers_.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   }
 
   int ExitCode() const {
