@@ -72,10 +72,14 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
       const ReapPlan plan = CAIRN_TRY(services_.reaper.Plan(now_ms));
       host::ReapInfo& info = *response.mutable_reap();
       if (request.reap().dry_run()) {
-        ReapPlan shown{.items = plan.items, .scanned = plan.scanned};
-        std::stable_partition(shown.items.begin(), shown.items.end(),
-                              [](const PlanItem& item) { return item.condemned; });
-        if (shown.items.size() > kMaxPlanItems) shown.items.resize(kMaxPlanItems);
+        // What goes comes first, so that a shortened plan shows it.
+        ReapPlan shown{.items = {}, .scanned = plan.scanned};
+        for (const bool condemned : {true, false}) {
+          for (const PlanItem& item : plan.items) {
+            if (item.condemned == condemned && shown.items.size() < kMaxPlanItems)
+              shown.items.push_back(item);
+          }
+        }
         info = ToView(shown);
         info.set_dry_run(true);
         info.set_removed(static_cast<uint64_t>(

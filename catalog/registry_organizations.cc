@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "catalog/ids.h"
 #include "catalog/registry.h"
@@ -127,7 +128,9 @@ Result<std::vector<catalog::Organization>> Registry::ListOrganizations() {
         if (org.deleted_ms() == 0) all.push_back(org);
         return true;
       }));
-  std::ranges::stable_sort(all, {}, &catalog::Organization::created_ms);
+  std::ranges::sort(all, {}, [](const catalog::Organization& organization) {
+    return std::pair(organization.created_ms(), organization.id());
+  });
   return all;
 }
 
@@ -180,7 +183,8 @@ Result<std::vector<catalog::ApiKey>> Registry::ListApiKeys(const std::string& or
                                            all.push_back(key);
                                            return true;
                                          }));
-  std::ranges::stable_sort(all, {}, &catalog::ApiKey::created_ms);
+  std::ranges::sort(
+      all, {}, [](const catalog::ApiKey& key) { return std::pair(key.created_ms(), key.id()); });
   return all;
 }
 
