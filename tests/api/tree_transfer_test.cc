@@ -144,9 +144,12 @@ TEST_F(TreeTransferTest, ExportWantsANewOrEmptyDirectory) {
   ASSERT_TRUE(Import());
   ASSERT_EQ(::mkdir(target_.c_str(), 0700), 0);
   ASSERT_TRUE(Export());
+  ASSERT_EQ(::unlink((target_ + "/a").c_str()), 0);
+  WriteHost(target_ + "/somebody's", "x");
   const auto again = Export();
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code(), ErrorCode::kAlreadyExists);
+  EXPECT_NE(::access((target_ + "/a").c_str(), F_OK), 0);
 }
 
 TEST_F(TreeTransferTest, WrongPathsAreTypedErrors) {
