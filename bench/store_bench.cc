@@ -238,6 +238,7 @@ void BM_Get(benchmark::State& state) {
     }
     CAIRN_CHECK((*session)->Sync().has_value());
   }
+  for (const BlockRef& ref : refs) CAIRN_CHECK(world.store->Get(world.realm, ref).has_value());
   size_t i = 0;
   for (auto _ : state) {
     CAIRN_CHECK(world.store->Get(world.realm, refs[i++ % refs.size()]).has_value());
