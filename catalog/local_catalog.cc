@@ -30,6 +30,7 @@
 #include "catalog/records.h"
 #include "catalog/value_cipher.h"
 #include "store/base/log.h"
+#include "store/base/rocksdb_log.h"
 #include "store/base/mutex.h"
 
 namespace cairn {
@@ -93,9 +94,7 @@ rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
   db.max_open_files = 256;
   db.max_bgerror_resume_count = 0;
   db.compression = rocksdb::kNoCompression;  // values are ciphertext
-  db.info_log_level = rocksdb::WARN_LEVEL;
-  db.keep_log_file_num = 2;
-  db.max_log_file_size = 1u << 20;
+  db.info_log = std::make_shared<SilentRocksdbLog>();
   db.stats_dump_period_sec = 0;
   db.stats_persist_period_sec = 0;
   db.listeners.push_back(std::make_shared<ErrorListener>(std::move(broken)));

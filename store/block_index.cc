@@ -16,6 +16,7 @@
 #include "store/base/check.h"
 #include "store/base/file_system.h"
 #include "store/base/log.h"
+#include "store/base/rocksdb_log.h"
 
 namespace cairn {
 namespace {
@@ -163,9 +164,7 @@ rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache) {
   options.max_open_files = 256;
   options.max_background_jobs = 2;
   options.compression = rocksdb::kNoCompression;  // keys are random, values nearly so
-  options.keep_log_file_num = 2;
-  options.max_log_file_size = 1 << 20;
-  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.info_log = std::make_shared<SilentRocksdbLog>();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
