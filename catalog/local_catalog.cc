@@ -30,8 +30,8 @@
 #include "catalog/records.h"
 #include "catalog/value_cipher.h"
 #include "store/base/log.h"
-#include "store/base/rocksdb_log.h"
 #include "store/base/mutex.h"
+#include "store/base/rocksdb_log.h"
 
 namespace cairn {
 namespace {
