@@ -34,11 +34,10 @@ Status Daemon::OpenStore() {
   catalog_ = CAIRN_TRY(LocalCatalog::Open(fs, directory_->master_key(),
                                           {.dir = directory_->CatalogDir(), .create = true}));
   RegistryHooks hooks;
-  hooks.is_mounted = [this](const catalog::Environment& env) {
-    return env.volume().size() == 16 && !mounts_.MountedAt(Id128::FromView(env.volume())).empty();
-  };
+  hooks.is_mounted = [this](const catalog::Environment& env) { return IsMounted(env); };
   registry_ = CAIRN_TRY(
       Registry::Open(*catalog_, SystemClock(), directory_->master_key(), std::move(hooks)));
+  CAIRN_TRY(registry_->ReleaseInitializations());
   const auto organizations = CAIRN_TRY(registry_->LoadOrganizations());
   for (const OrganizationKeys& organization : organizations) {
     keys_.Add(organization.realm, {.address_key = organization.address_key,
@@ -73,6 +72,7 @@ Status Daemon::StartServices() {
   hooks.remove_volume = [this](const catalog::Volume& volume) {
     return volumes_->RemoveVolume(volume);
   };
+  hooks.is_mounted = [this](const catalog::Environment& env) { return IsMounted(env); };
   hooks.point_is_held = [this](const catalog::Point& point) { return volumes_->IsHeld(point); };
   reaper_ = std::make_unique<Reaper>(*catalog_, std::move(hooks), epoch);
   collector_ = std::make_unique<Collector>(*catalog_, *store_, clock);
@@ -91,6 +91,10 @@ Status Daemon::StartServices() {
     }
   });
   return {};
+}
+
+bool Daemon::IsMounted(const catalog::Environment& env) {
+  return env.volume().size() == 16 && !mounts_.MountedAt(Id128::FromView(env.volume())).empty();
 }
 
 Status Daemon::EndAbandonedOperations() {

@@ -51,6 +51,7 @@ class Daemon {
   Status OpenStore();
   Status StartServices();
   Status StartServers();
+  bool IsMounted(const catalog::Environment& env);
   Status EndAbandonedOperations();
   host::StatsInfo Stats();
 

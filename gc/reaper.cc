@@ -7,23 +7,29 @@
 //   record) -> idempotency keys.
 //
 // Rules (first that applies)
-//   operation        ended: kept "ended"; of this life: kept "running"; else condemned
-//   "interrupted" environment      tombstone: kept "tombstone"; deleting: condemned "deleting";
-//   expired and unused: condemned "expired"; else kept, with why snapshot         tombstone with
-//   references: condemned "tombstone"; of a deleted Environment: condemned "environment_deleted"
-//   unless pinned; else kept turn             its Session is deleted: condemned "session_deleted";
-//   no Artifact left but blocks held: condemned "no_artifacts"; else kept artifact         its
-//   Session is deleted: condemned "session_deleted"; else kept point            referred to by a
-//   live record, or held: kept with the referrer; else condemned "unreferenced" volume its
-//   Environment is deleted: condemned "environment_deleted"; else kept idempotency key  older than
-//   24 h: condemned "expired"; else kept
+//   operation:       ended: kept "ended"; of this life: kept "running"; else condemned
+//   "interrupted". environment:     rules::MayReap (catalog/lifetime_rules.h). snapshot: tombstone
+//   with references: condemned "tombstone"; of a deleted Environment:
+//                    condemned "environment_deleted" unless pinned or held by a live fork; else
+//                    kept.
+//   turn:            its Session is deleted: condemned "session_deleted"; no Artifact left but
+//   blocks
+//                    held: condemned "no_artifacts"; else kept.
+//   artifact:        its Session is deleted: condemned "session_deleted"; else kept.
+//   point:           referred to by a live record, or held: kept with the referrer; else condemned
+//                    "unreferenced".
+//   volume:          its Environment is deleted: condemned "environment_deleted"; else kept.
+//   idempotency key: older than 24 h: condemned "expired"; else kept.
 #include "gc/reaper.h"
 
 #include <map>
 #include <set>
 
+#include "catalog/environments.h"
 #include "catalog/keys.h"
+#include "catalog/lifetime_rules.h"
 #include "catalog/records.h"
+#include "catalog/snapshots.h"
 #include "store/base/log.h"
 
 namespace cairn {
@@ -44,6 +50,7 @@ struct Records {
   std::map<std::string, catalog::Operation> operations;  // by key
   std::map<std::string, catalog::IdempotencyKey> idempotency;
   std::map<std::string, std::vector<std::string>> bindings;  // Environment -> active Sessions
+  std::set<std::string> forked;                              // snapshots with a live fork
 };
 
 template <typename Message, typename Add>
@@ -90,6 +97,10 @@ Result<Records> ReadAll(Catalog& all) {
   CAIRN_TRY(Read<catalog::IdempotencyKey>(
       catalog, "idem",
       [&](const std::string& key, const catalog::IdempotencyKey& m) { r.idempotency[key] = m; }));
+  CAIRN_TRY(Read<catalog::IndexEntry>(
+      catalog, "fork", [&](const std::string& key, const catalog::IndexEntry&) {
+        r.forked.emplace(keys::LastPart(key.substr(0, key.rfind('/'))));  // fork/org/snapshot/env
+      }));
   return r;
 }
 
@@ -152,26 +163,31 @@ class Planner {
     Scanned("environment", r_.environments.size());
     for (const auto& [id, env] : r_.environments) {
       const std::string key = keys::Environment(env.org(), id);
-      const auto bindings = r_.bindings.find(id);
-      const bool bound = bindings != r_.bindings.end();
-      const bool leased = env.has_lease() && env.lease().until_ms() > now_ms_;
-      if (env.state() == catalog::ENV_DELETED) {
-        Add("environment", id, false, "tombstone", key);
-      } else if (env.state() == catalog::ENV_DELETING) {
-        Add("environment", id, true, "deleting", key);
-      } else if (bound) {
-        Add("environment", id, false, "in_use:" + bindings->second.front(), key);
-      } else if (leased) {
-        Add("environment", id, false, "in_use:" + env.lease().host(), key);
-      } else if (env.expires_ms() != 0 && env.expires_ms() <= now_ms_ &&
-                 env.state() != catalog::ENV_INITIALIZING) {
-        Add("environment", id, true, "expired", key);
-      } else {
-        // Never for lacking Sessions: only its owner's deletion or its expiry ends it.
-        Add("environment", id, false, env.expires_ms() != 0 ? "not_expired" : "owner_keeps_it",
-            key);
+      const rules::EnvironmentUse use = UseOf(env);
+      const rules::ReapVerdict verdict = rules::MayReap(env, use);
+      std::string rule(verdict.rule);
+      if (rule == "in_use:session") rule = "in_use:" + use.active_sessions.front();
+      if (rule == "in_use:operation") rule = "in_use:" + use.running_operations.front();
+      if (rule == "in_use:lease") rule = "in_use:" + env.lease().host();
+      if (rule == "owner_keeps_it" && env.expires_ms() != 0) rule = "not_expired";
+      Add("environment", id, verdict.condemned, std::move(rule), key);
+    }
+  }
+
+  rules::EnvironmentUse UseOf(const catalog::Environment& env) const {
+    rules::EnvironmentUse use;
+    if (const auto bound = r_.bindings.find(env.id()); bound != r_.bindings.end()) {
+      use.active_sessions = bound->second;
+    }
+    for (const auto& [key, op] : r_.operations) {
+      if (op.target() == env.id() && op.ended_ms() == 0 && op.server_epoch() == server_epoch_) {
+        use.running_operations.push_back(op.id());
       }
     }
+    use.mounted = hooks_.is_mounted && hooks_.is_mounted(env);
+    use.creator_deleted = !env.creator_session().empty() && SessionGone(r_, env.creator_session());
+    use.now_ms = now_ms_;
+    return use;
   }
 
   void Artifacts() {
@@ -197,12 +213,8 @@ class Planner {
         Add("snapshot", id, holds, "tombstone", key);
         continue;
       }
-      const auto env = r_.environments.find(snapshot.env());
       const bool env_gone = Gone(r_, snapshot.env());
-      bool held = snapshot.pinned();
-      if (env != r_.environments.end()) {
-        for (const std::string& kept : env->second.held_snapshots()) held = held || kept == id;
-      }
+      const bool held = rules::OutlivesEnvironment(snapshot, r_.forked.contains(id));
       if (env_gone && !held) {
         Add("snapshot", id, true, "environment_deleted", key);
         continue;
@@ -303,29 +315,18 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
   if (item.object_class == "environment") {
     const auto env = CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, item.key));
     if (!env || env->state() == catalog::ENV_DELETED) return {};
-    if (env->state() !=
-        catalog::ENV_DELETING) {  // expired: the tombstone first, and only if nobody came meanwhile
+    if (env->state() != catalog::ENV_DELETING) {
+      // The tombstone first, and only if nobody came meanwhile.
       CAIRN_TRY(catalog_.Run([&](CatalogTransaction& txn) -> Status {
         auto current = CAIRN_TRY(GetRecord<catalog::Environment>(txn, item.key));
-        if (!current || current->state() == catalog::ENV_DELETED ||
-            current->state() == catalog::ENV_DELETING)
-          return {};
-        bool bound = false;
-        CAIRN_TRY(ScanRecords<catalog::Binding>(
-            txn, keys::Below("binding", current->org(), current->id()),
-            [&](std::string_view, const catalog::Binding& binding) {
-              bound = bound || binding.active();
-              return true;
-            }));
-        if (bound || current->state() == catalog::ENV_INITIALIZING) {
+        if (!current || rules::IsGone(*current)) return {};
+        const bool mounted = hooks_.is_mounted && hooks_.is_mounted(*current);
+        const auto use = CAIRN_TRY(ReadUse(txn, *current, server_epoch_, mounted, now_ms));
+        if (!rules::MayReap(*current, use).condemned) {
           return Err(ErrorCode::kFailedPrecondition,
                      "environment " + current->id() + " came into use");
         }
-        current->set_state(catalog::ENV_DELETING);
-        current->set_deleted_ms(now_ms);
-        PutRecord(txn, item.key, *current);
-        txn.Delete(keys::EnvironmentAt(current->org(), current->created_ms(), current->id()));
-        return {};
+        return TombstoneEnvironment(txn, *current, now_ms);
       }));
     }
     const auto deleting = CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, item.key));
@@ -345,7 +346,8 @@ Status Reaper::ExecuteItem(const PlanItem& item, int64_t now_ms) {
       auto snapshot = CAIRN_TRY(GetRecord<catalog::Snapshot>(txn, item.key));
       if (!snapshot || (item.rule == "tombstone" && snapshot->deleted_ms() == 0)) return {};
       if (snapshot->deleted_ms() == 0) {
-        if (snapshot->pinned()) return {};
+        const bool forked = CAIRN_TRY(HasFork(txn, snapshot->org(), snapshot->id()));
+        if (rules::OutlivesEnvironment(*snapshot, forked)) return {};
         snapshot->set_deleted_ms(now_ms);
         txn.Delete(keys::SnapshotAt(snapshot->org(), snapshot->env(), snapshot->created_ms(),
                                     snapshot->id()));

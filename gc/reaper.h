@@ -39,6 +39,8 @@ struct ReaperHooks {
   // Revokes (unmounts, closes) and deletes the volume's journals. Idempotent.
   std::function<Status(const catalog::Environment&)> revoke_environment;
   std::function<Status(const catalog::Volume&)> remove_volume;
+  // Whether an Environment is served to a kernel now: it is not condemned. Null: never.
+  std::function<bool(const catalog::Environment&)> is_mounted;
   // Whether an operation in flight needs a point that no record refers to yet.
   std::function<bool(const catalog::Point&)> point_is_held;
 };

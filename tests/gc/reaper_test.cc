@@ -74,6 +74,7 @@ class ReaperTest : public testing::Test {
       calls_.push_back("remove volume of " + volume.env());
       return {};
     };
+    hooks.is_mounted = [this](const catalog::Environment& env) { return env.id() == mounted_; };
     hooks.point_is_held = [this](const catalog::Point& point) {
       return held_ == keys::Point(point.volume(), point.generation());
     };
@@ -106,6 +107,7 @@ class ReaperTest : public testing::Test {
   MemCatalog catalog_;
   std::vector<std::string> calls_;
   std::string held_;
+  std::string mounted_;
   bool fail_revoke_ = false;
 };
 
@@ -150,6 +152,43 @@ TEST_F(ReaperTest, ExpiredEnvironmentThatCameIntoUseSinceThePlanStays) {
   EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, env.id()))->state(),
             catalog::ENV_READY);
   EXPECT_TRUE(calls_.empty());
+}
+
+TEST_F(ReaperTest, PrivateEnvironmentOfADeletedSessionGoesOnceNothingUsesIt) {
+  catalog::Session session;
+  session.set_id(Id("sess_", 1));
+  session.set_org(kOrg);
+  session.set_deleted_ms(5);
+  Put(keys::Session(kOrg, session.id()), session);
+  catalog::Environment env = Env(1, catalog::ENV_READY);
+  env.set_lifetime(catalog::LIFETIME_PRIVATE);
+  env.set_creator_session(session.id());
+  PutEnv(env);
+  catalog::Environment shared = Env(2, catalog::ENV_READY);
+  shared.set_lifetime(catalog::LIFETIME_SHARED);
+  shared.set_creator_session(session.id());
+  PutEnv(shared);
+  mounted_ = env.id();
+  EXPECT_EQ(Decision(Plan(), env.id()), "kept: in_use:mount");
+  mounted_.clear();
+  catalog::Operation op;
+  op.set_id(Id("op_", 1));
+  op.set_org(kOrg);
+  op.set_target(env.id());
+  op.set_server_epoch(kThisLife);
+  Put(keys::Operation(kOrg, op.id()), op);
+  EXPECT_EQ(Decision(Plan(), env.id()), "kept: in_use:" + op.id());
+  op.set_ended_ms(6);
+  Put(keys::Operation(kOrg, op.id()), op);
+  const ReapPlan plan = Plan();
+  EXPECT_EQ(Decision(plan, env.id()), "condemned: owner_deleted");
+  EXPECT_EQ(Decision(plan, shared.id()), "kept: owner_keeps_it");
+  mounted_ = env.id();  // since the plan
+  EXPECT_EQ(Execute(plan).failed, 1u);
+  mounted_.clear();
+  EXPECT_EQ(Execute(Plan()).failed, 0u);
+  EXPECT_EQ(Read<catalog::Environment>(keys::Environment(kOrg, env.id()))->state(),
+            catalog::ENV_DELETED);
 }
 
 TEST_F(ReaperTest, DeletingEnvironmentIsRevokedThenItsVolumeGoesBeforeItsRecord) {
@@ -267,6 +306,11 @@ TEST_F(ReaperTest, SnapshotsGoWithTheirEnvironmentUnlessPinnedOrHeld) {
   catalog::Environment env = Env(1, catalog::ENV_DELETED);
   env.add_held_snapshots(Id("snap_", 3));
   PutEnv(env);
+  catalog::IndexEntry fork;
+  fork.set_org(kOrg);
+  fork.set_id(Id("env_", 9));
+  const std::string fork_key = keys::Fork(kOrg, Id("snap_", 3), fork.id());
+  Put(fork_key, fork);
   for (int n = 1; n <= 3; ++n) {
     catalog::Snapshot snapshot;
     snapshot.set_id(Id("snap_", n));
@@ -287,6 +331,12 @@ TEST_F(ReaperTest, SnapshotsGoWithTheirEnvironmentUnlessPinnedOrHeld) {
   EXPECT_TRUE(gone->memory_image().empty());
   EXPECT_FALSE(
       Read<catalog::Snapshot>(keys::Snapshot(kOrg, Id("snap_", 2)))->memory_image().empty());
+  // When the fork goes, so does what it held.
+  ASSERT_TRUE(catalog_.Run([&](CatalogTransaction& txn) -> Status {
+    txn.Delete(fork_key);
+    return {};
+  }));
+  EXPECT_EQ(Decision(Plan(), Id("snap_", 3)), "condemned: environment_deleted");
 }
 
 TEST_F(ReaperTest, OperationsOfEarlierLivesEndAsInterrupted) {
