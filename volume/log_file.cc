@@ -8,14 +8,13 @@
 #include "volume/log_file.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 #include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
 
+#include "store/base/aead.h"
 #include "store/base/check.h"
-#include "store/base/random.h"
 
 namespace cairn {
 namespace {
@@ -82,7 +81,7 @@ OffsetCipher::~OffsetCipher() {
   for (auto& idle : idle_) {
     for (EVP_CIPHER_CTX* context : idle) EVP_CIPHER_CTX_free(context);
   }
-  OPENSSL_cleanse(key_.data(), key_.size());
+  WipeKey(key_);
 }
 
 EVP_CIPHER_CTX* OffsetCipher::Take(bool encrypt) {
@@ -141,14 +140,13 @@ LogFile::LogFile(std::unique_ptr<File> file, std::string path, LogHeader header,
 
 Result<std::shared_ptr<LogFile>> LogFile::Create(FileSystem& fs, KeyRing& keys,
                                                  const std::string& path, LogHeader header) {
-  Key256 key;
-  FillRandom(key.data(), key.size());
+  Key256 key = RandomKey();
   header.key = CAIRN_TRY(keys.Wrap(header.realm, key, header.KeyAad()));
   std::unique_ptr<File> file =
       CAIRN_TRY(fs.Open(path, {.create = true, .exclusive = false, .truncate = true}));
   CAIRN_TRY(file->WriteAt(0, header.Encode()));
   auto log = std::make_shared<LogFile>(std::move(file), path, std::move(header), key);
-  OPENSSL_cleanse(key.data(), key.size());
+  WipeKey(key);
   return log;
 }
 
@@ -167,7 +165,7 @@ Result<std::shared_ptr<LogFile>> LogFile::Open(FileSystem& fs, KeyRing& keys,
   auto key = keys.Unwrap(header->realm, header->key, header->KeyAad());
   if (!key) return std::unexpected(std::move(key).error().WithContext(path));
   auto log = std::make_shared<LogFile>(std::move(file), path, *std::move(header), *key);
-  OPENSSL_cleanse(key->data(), key->size());
+  WipeKey(*key);
   return log;
 }
 

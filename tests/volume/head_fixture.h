@@ -3,7 +3,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <memory>
 #include <string>
@@ -12,6 +11,7 @@
 #include "store/node_cache.h"
 #include "store/tree.h"
 #include "tests/support/mem_block_store.h"
+#include "tests/support/temp_dir.h"
 #include "volume/head.h"
 #include "volume/layer.h"
 
@@ -22,22 +22,6 @@ inline Id128 TestId(uint8_t n) {
   id.bytes.fill(n);
   return id;
 }
-
-// A temporary directory, removed at the end.
-class TempDir {
- public:
-  TempDir() {
-    std::string pattern = "/tmp/cairn_head_XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() { IgnoreError(RemoveTree(HostFileSystem(), path_), "a test's leftovers"); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class HeadTest : public testing::Test {
  protected:

@@ -1,6 +1,7 @@
-// SimDisk: a FileSystem in memory that loses power. Until a file is synced, each 512-byte sector
-// written to it may or may not be on the disk; until a directory is synced, a prefix of its changes
-// is. Faults by a hook, space by a limit.
+// SimDisk: a FileSystem in memory that loses power (in memory, with faults by path, because damage
+// at every byte takes thousands of opens; tests/support/faulty_file_system.h is the one over host
+// files). Until a file is synced, each 512-byte sector written to it may or may not be on the disk;
+// until a directory is synced, a prefix of its changes is. Faults by a hook, space by a limit.
 #pragma once
 
 #include <algorithm>
