@@ -359,9 +359,14 @@ Status VolumeManager::Unmount(const std::string& org, const std::string& env, bo
   MutexLock operation(target.open->operation);
   CAIRN_TRY(state_->mounts.Unmount(target.open->id, force));
   CAIRN_TRY(target.open->volume->Sync());
-  if (target.open->volume->head().active_records() > 0) {
-    CAIRN_TRY(target.open->volume->Freeze());
+  if (target.open->volume->head().active_records() == 0) return {};
+  // All is durable already; sealing it now only saves work later. A full disk must not make an
+  // unmount that was done look undone.
+  const auto frozen = target.open->volume->Freeze();
+  if (frozen) {
     state_->RequestSeal(target.open->id);
+  } else {
+    LogWarning("freeze_after_unmount_failed", {{"env", env}, {"error", frozen.error().ToString()}});
   }
   return {};
 }
