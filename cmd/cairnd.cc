@@ -25,6 +25,13 @@ int Fail(const cairn::Error& error) {
       fmt::format("cairnd: {}\n", error.message().empty() ? error.ToString() : error.message())
           .c_str(),
       stderr);
+  if (error.code() == cairn::ErrorCode::kDataLoss) {
+    std::fputs(
+        "cairnd: stored bytes are damaged (data_loss): nothing was changed. Keep a copy of the "
+        "data "
+        "directory, then restore the file named above, or the whole directory, from a backup\n",
+        stderr);
+  }
   return kExitFailed;
 }
 

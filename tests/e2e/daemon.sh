@@ -1,0 +1,74 @@
+# Sourced by end-to-end tests: one daemon in a temporary directory, found and ended by pid, nothing left behind.
+#   build, work, data, mnt; serve; stop_cleanly; kill_daemon; cairn ARGS...; expect GOT WANTED WHAT; fail TEXT
+# shellcheck shell=bash disable=SC2034  # work, data, mnt are for the sourcing test
+set -Eeuo pipefail
+build=$(readlink -f "$1")
+work=$(mktemp -d "${TMPDIR:-/tmp}/cairn-e2e.XXXXXX")
+data=$work/data
+mnt=$work/mnt
+mkdir "$mnt"
+export CAIRN_SOCKET=$work/socket
+# Every process started from here carries it: that is how all of them are found, whoever their parent is by then.
+export CAIRN_E2E_TEST=$work
+
+cairn() { timeout 60 "$build/bin/cairn" --json "$@"; }
+fail() {
+  echo "FAIL: $*" >&2
+  if [ -s "$work/log" ]; then tail -n 20 "$work/log" | cut -c1-300 >&2; fi
+  exit 1
+}
+expect() { [ "$1" = "$2" ] || fail "$3: expected '$2', got '$1'"; }
+daemon_pids() {
+  local process
+  find /proc -mindepth 2 -maxdepth 2 -name exe -lname "$build/bin/cairn*" -printf '%h\n' 2>/dev/null |
+    while read -r process; do
+      if { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "CAIRN_E2E_TEST=$work"; then echo "${process#/proc/}"; fi
+    done || true # a process may end while it is looked at
+}
+gone() { # waits until no process of the daemon is left
+  local try
+  for try in $(seq 600); do
+    [ -n "$(daemon_pids)" ] || return 0
+    sleep 0.05
+  done
+  return 1
+}
+start() { # starts it and returns when it serves (0) or has ended (1)
+  "$build/bin/cairnd" --data "$data" --socket "$CAIRN_SOCKET" --listen 127.0.0.1:0 "$@" >>"$work/log" 2>&1 &
+  local try
+  for try in $(seq 300); do
+    if cairn ping >/dev/null 2>&1; then return 0; fi
+    [ -n "$(daemon_pids)" ] || return 1
+    sleep 0.1
+  done
+  return 1
+}
+serve() { start "$@" || fail "the daemon does not serve"; }
+stop_cleanly() {
+  kill -TERM "$(cairn ping | jq -r .pid)"
+  gone || fail "the daemon does not stop on SIGTERM"
+}
+kill_daemon() {
+  local pids
+  for _ in $(seq 100); do
+    pids=$(daemon_pids)
+    [ -n "$pids" ] || break
+    # shellcheck disable=SC2086
+    kill -KILL $pids 2>/dev/null || true
+    sleep 0.05
+  done
+  umount -l "$mnt" 2>/dev/null || true
+}
+# shellcheck disable=SC2317  # called by the trap
+cleanup() {
+  local status=$?
+  trap - ERR
+  set +e
+  kill_daemon
+  for dir in $(awk -v a="$work/" 'index($2 "/", a) == 1 {print $2}' /proc/self/mounts | tac); do umount -l "$dir"; done
+  rm -rf --one-file-system "$work"
+  exit "$status"
+}
+trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
+trap cleanup EXIT
+trap 'exit 130' INT TERM
