@@ -58,11 +58,14 @@ Result<Marked> Mark(LocalBlockStore& store, const RootSet& set) {
 }  // namespace
 
 Result<CollectReport> Collector::Collect(const CollectOptions& options) {
-  if (!running_.TryLock()) return Err(ErrorCode::kUnavailable, "another collection is running");
-  struct Unlock {
-    Mutex& mutex;
-    ~Unlock() NO_THREAD_SAFETY_ANALYSIS { mutex.Unlock(); }
-  } unlock{running_};
+  if (running_.exchange(true)) {
+    return Err(ErrorCode::kUnavailable,
+               "another collection is running: try again when it has ended");
+  }
+  struct Ended {
+    std::atomic<bool>& running;
+    ~Ended() { running = false; }
+  } ended{running_};
 
   if (store_.trash_reads() > 0) {
     return Err(ErrorCode::kDataLoss,

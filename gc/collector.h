@@ -6,12 +6,12 @@
 // deleted.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
 #include "catalog/catalog.h"
 #include "store/base/clock.h"
-#include "store/base/mutex.h"
 #include "store/local_block_store.h"
 
 namespace cairn {
@@ -47,7 +47,7 @@ class Collector {
   Catalog& catalog_;
   LocalBlockStore& store_;
   Clock& clock_;
-  Mutex running_;
+  std::atomic<bool> running_ = false;
 };
 
 }  // namespace cairn

@@ -121,6 +121,9 @@ class HeadImpl final : public Head {
   Status SyncActive();
   // Makes room in the journal while no writer waits for it. Only the syncer calls it.
   void ExtendAhead();
+  // Writes an empty record that says what is durable now, so that a later look at the journal takes
+  // a damaged last record for damage and not for a torn tail. Itself unsynced. By the syncer only.
+  void MarkSynced();
   // Waits until nobody syncs, then is the syncer. EIO when the head has failed.
   Status BecomeSyncer(std::optional<uint64_t> unless_synced_lsn, bool& became);
   void StopBeingSyncer();
@@ -137,6 +140,8 @@ class HeadImpl final : public Head {
   Generation active_ GUARDED_BY(commit_mutex_);
   HeadState state_ GUARDED_BY(commit_mutex_);
   uint64_t written_lsn_ GUARDED_BY(commit_mutex_) = 0;
+  uint64_t changed_lsn_ GUARDED_BY(commit_mutex_) =
+      0;  // the newest that is no mark: a sync needs no more
   std::vector<DeltaChange> changes_ GUARDED_BY(commit_mutex_);  // kept for its capacity
 
   Mutex sync_mutex_;
@@ -214,7 +219,7 @@ Status HeadImpl::Recover() {
   DropDeliveredReplies();
 
   active_ = CAIRN_TRY(BeginGeneration(next_generation, next_lsn, std::move(below)));
-  written_lsn_ = next_lsn - 1;
+  changed_lsn_ = written_lsn_ = next_lsn - 1;
   synced_lsn_ = next_lsn - 1;
   WriterLock chain(chain_mutex_);
   frozen_ = std::move(frozen);
@@ -354,7 +359,7 @@ Status HeadImpl::Commit(Transaction&& transaction) {
   }
   active_.delta->Apply(changes_);
   state_ = after;
-  written_lsn_++;
+  changed_lsn_ = ++written_lsn_;
   return {};
 }
 
@@ -406,15 +411,37 @@ Status HeadImpl::Sync() {
   uint64_t target_lsn = 0;
   {
     MutexLock lock(commit_mutex_);
-    target_lsn = written_lsn_;
+    target_lsn = changed_lsn_;
   }
   bool became = false;
   CAIRN_TRY(BecomeSyncer(target_lsn, became));
   if (!became) return {};
   const Status status = SyncActive();
-  if (status) ExtendAhead();
+  if (status) {
+    ExtendAhead();
+    MarkSynced();
+  }
   StopBeingSyncer();
   return status;
+}
+
+void HeadImpl::MarkSynced() {
+  MutexLock lock(commit_mutex_);
+  const uint64_t synced_lsn = synced_lsn_.load(std::memory_order_acquire);
+  if (failed() || written_lsn_ != synced_lsn) return;  // a later record says it already
+  RecordFields fields;
+  fields.generation = active_.layer->generation();
+  fields.transaction_id = written_lsn_ + 1;
+  fields.next_ino = state_.next_ino;
+  fields.total_inodes = state_.total_inodes;
+  fields.total_bytes = state_.total_bytes;
+  std::vector<PayloadPiece> none;
+  const Status marked = active_.writer->Append(Transaction(), fields, synced_lsn, none);
+  if (marked) {
+    written_lsn_++;
+  } else if (marked.error().code() != ErrorCode::kExhausted) {
+    Fail(marked.error());
+  }
 }
 
 Result<std::shared_ptr<const Layer>> HeadImpl::Freeze() {

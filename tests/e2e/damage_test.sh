@@ -159,7 +159,7 @@ fi
 echo "ok   catalog"
 
 # ---- journal ----
-fresh unsealed
+fresh unsealed; [ -z "${KEEP:-}" ] || { cp -a "$work/unsealed" "$KEEP"; }
 journal=$(find "$data/volumes" -name '*.journal' -printf '%s %T@ %p\n' | sort -k2 -rn | awk '$1 > 8192 {print $3; exit}')
 flip "$journal" $((6000 + RANDOM % 20000))
 serve

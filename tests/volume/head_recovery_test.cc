@@ -104,8 +104,8 @@ TEST_F(HeadRecoveryTest, TornTailAtEveryByteOfTheLastRecordIsIgnored) {
   auto image = Image();
   const std::string whole = image[journal_];
   const auto records = FindRecords(whole);
-  ASSERT_EQ(records.size(), 4u);
-  const RecordSpan last = records[3];
+  ASSERT_EQ(records.size(), 5u) << "a mark follows the sync";
+  const RecordSpan last = records[4];
   for (uint64_t cut = 0; cut <= last.size_bytes; cut++) {
     image[journal_] = whole.substr(0, last.offset + cut);
     image[journal_].resize(whole.size(), '\0');
@@ -138,9 +138,9 @@ TEST_F(HeadRecoveryTest, FlippedByteInASyncedRecordIsDamageThatNamesTheFile) {
     }
   }
   // In the record that nothing vouches for it is a torn tail.
-  for (uint64_t at = 0; at < records[3].size_bytes; at++) {
+  for (uint64_t at = 0; at < records.back().size_bytes; at++) {
     auto damaged = image;
-    damaged[journal_][records[3].offset + at] ^= 0x10;
+    damaged[journal_][records.back().offset + at] ^= 0x10;
     ASSERT_TRUE(OpenImage(damaged)) << at;
     ASSERT_EQ(CountRecords(), 3u) << at;
   }
@@ -164,7 +164,8 @@ TEST_F(HeadRecoveryTest, HoleInAnUnsyncedTailEndsTheReplayWithoutDamage) {
   for (uint64_t n = 2; n <= 4; n++) CommitRecord(n);
   auto image = Image();
   const auto records = FindRecords(image[journal_]);
-  image[journal_].replace(records[2].offset, records[2].total_bytes, records[2].total_bytes, '\0');
+  ASSERT_EQ(records.size(), 5u) << "a mark follows the sync";
+  image[journal_].replace(records[3].offset, records[3].total_bytes, records[3].total_bytes, '\0');
   ASSERT_TRUE(OpenImage(image));
   EXPECT_EQ(CountRecords(), 2u);
   // And what was dropped stays dropped, though the bytes of record 4 are still there.
@@ -209,6 +210,19 @@ TEST_F(HeadRecoveryTest, UnsyncedSidePayloadThatIsLostMakesItsRecordNotCount) {
   const Status opened = OpenImage(lost);  // record 1 was durable: no record vouches but 2
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code(), ErrorCode::kDataLoss);
+}
+
+TEST_F(HeadRecoveryTest, DamageInTheLastSyncedRecordIsFoundThoughNothingWasCommittedAfterIt) {
+  MustReopen();
+  CommitRecord(1);
+  CommitRecord(2);
+  ASSERT_TRUE(head_->Sync());
+  ASSERT_TRUE(head_->Sync());  // needs nothing, writes nothing
+  auto image = Image();
+  const auto records = FindRecords(image[journal_]);
+  ASSERT_EQ(records.size(), 3u) << "two records and one mark";
+  image[journal_][records[1].offset + 70] ^= 1;
+  ExpectDamage(image, journal_, "last synced record");
 }
 
 TEST_F(HeadRecoveryTest, DamagedSyncedSidePayloadNamesTheSideLog) {
