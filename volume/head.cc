@@ -297,10 +297,8 @@ Status HeadImpl::Commit(Transaction&& transaction) {
   CAIRN_CHECK(writer == active_.writer);  // nobody commits while the owner freezes
   HeadState after = state_;
   after.next_ino = std::max(after.next_ino, transaction.next_ino());
-  if (transaction.total_inodes() != 0) {
-    after.total_inodes = transaction.total_inodes();
-    after.total_bytes = transaction.total_bytes();
-  }
+  after.total_inodes += static_cast<uint64_t>(transaction.added_inodes());
+  after.total_bytes += static_cast<uint64_t>(transaction.added_bytes());
   RecordFields fields;
   fields.generation = active_.layer->generation();
   fields.transaction_id = written_lsn_ + 1;

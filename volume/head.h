@@ -55,10 +55,11 @@ class Transaction {
   // until Commit returns.
   void PutData(InodeNumber ino, uint64_t offset, std::string_view data);
   void SetReply(const ReplyRecord& reply) { reply_ = reply; }
-  // The volume's values from this transaction on; a transaction that does not call them leaves them
-  // as they were (next_ino is a maximum: transactions may commit out of its order).
+  // next_ino is a maximum: transactions may commit out of its order.
   void SetNextInode(InodeNumber next) { next_ino_ = next; }
-  void SetTotals(uint64_t inodes, uint64_t bytes) { total_inodes_ = inodes, total_bytes_ = bytes; }
+  // What the transaction adds to the volume's totals: CountEntry of what it puts, less that of what
+  // it replaces and deletes.
+  void AddTotals(int64_t inodes, int64_t bytes) { added_inodes_ = inodes, added_bytes_ = bytes; }
   // Journaled change of an orphan's open count.
   void SetOpenCount(InodeNumber ino, int32_t change) { open_ino_ = ino, open_change_ = change; }
   bool empty() const { return ops_.empty() && open_change_ == 0; }
@@ -76,8 +77,8 @@ class Transaction {
   std::vector<Op> TakeOps() && { return std::move(ops_); }
   const ReplyRecord& reply() const { return reply_; }
   InodeNumber next_ino() const { return next_ino_; }
-  uint64_t total_inodes() const { return total_inodes_; }
-  uint64_t total_bytes() const { return total_bytes_; }
+  int64_t added_inodes() const { return added_inodes_; }
+  int64_t added_bytes() const { return added_bytes_; }
   InodeNumber open_ino() const { return open_ino_; }
   int32_t open_change() const { return open_change_; }
 
@@ -85,8 +86,8 @@ class Transaction {
   std::vector<Op> ops_;
   ReplyRecord reply_;
   InodeNumber next_ino_ = 0;
-  uint64_t total_inodes_ = 0;
-  uint64_t total_bytes_ = 0;
+  int64_t added_inodes_ = 0;
+  int64_t added_bytes_ = 0;
   InodeNumber open_ino_ = 0;
   int32_t open_change_ = 0;
 };

@@ -64,7 +64,7 @@ Status VolumeImpl::CheckWritable() const {
   return {};
 }
 
-Status VolumeImpl::CheckQuota(int64_t inodes, int64_t bytes) {
+Status VolumeImpl::CheckQuota(int64_t inodes, int64_t bytes) const {
   if (inodes > 0 && options_.quota_inodes > 0 &&
       inodes_total_ + static_cast<uint64_t>(inodes) > options_.quota_inodes) {
     return ErrErrno(ENOSPC);
@@ -84,15 +84,27 @@ Status VolumeImpl::Commit(const OpContext& ctx, Change&& change, const Answer& a
     reply.value = answer.value;
     change.tx.SetReply(reply);
   }
-  if (change.inodes == 0 && change.bytes == 0) return head_->Commit(std::move(change.tx));
+  const int64_t inodes = change.inodes;
+  const int64_t bytes = change.bytes;
+  change.tx.AddTotals(inodes, bytes);
+  CAIRN_TRY(Reserve(inodes, bytes));
+  const Status committed = head_->Commit(std::move(change.tx));
+  // What shrinks gives its room free when it is committed, what grows takes it before.
   MutexLock lock(totals_mutex_);
-  CAIRN_TRY(CheckQuota(change.inodes, change.bytes));
-  const uint64_t inodes = inodes_total_ + static_cast<uint64_t>(change.inodes);
-  const uint64_t bytes = bytes_total_ + static_cast<uint64_t>(change.bytes);
-  change.tx.SetTotals(inodes, bytes);
-  CAIRN_TRY(head_->Commit(std::move(change.tx)));
-  inodes_total_ = inodes;
-  bytes_total_ = bytes;
+  if (committed ? inodes < 0 : inodes > 0) {
+    inodes_total_ += static_cast<uint64_t>(committed ? inodes : -inodes);
+  }
+  if (committed ? bytes < 0 : bytes > 0) {
+    bytes_total_ += static_cast<uint64_t>(committed ? bytes : -bytes);
+  }
+  return committed;
+}
+
+Status VolumeImpl::Reserve(int64_t inodes, int64_t bytes) {
+  MutexLock lock(totals_mutex_);
+  CAIRN_TRY(CheckQuota(inodes, bytes));
+  if (inodes > 0) inodes_total_ += static_cast<uint64_t>(inodes);
+  if (bytes > 0) bytes_total_ += static_cast<uint64_t>(bytes);
   return {};
 }
 

@@ -12,9 +12,10 @@
 // Invariants
 //   1. Every transaction of an inode is committed while its inode lock is held exclusively; of a
 //   dirent, the directory's.
-//   2. inodes_total_ and bytes_total_ are what the newest committed record says; they change under
-//   totals_mutex_, which is held over
-//      the commit of every transaction that changes them, so that journal order is their order.
+//   2. inodes_total_ and bytes_total_ are at least the sums over all inodes, and exactly that when
+//   no commit is under way: growth
+//      is added before its commit (against the quotas), shrinkage taken off after it. The journal's
+//      own totals are the head's.
 //   3. nlink == 0 <=> the inode is on the orphan list; its count there is opens_[ino].handles.
 //   4. A regular file is inline <=> it has an inline entry; then it is its whole contents, no
 //   extent holds
@@ -126,7 +127,9 @@ class VolumeImpl final : public Volume {
   Status CheckWritable() const;
   // ENOSPC against the quotas before anything is changed; then commits.
   Status Commit(const OpContext& ctx, Change&& change, const Answer& answer);
-  Status CheckQuota(int64_t inodes, int64_t bytes) REQUIRES(totals_mutex_);
+  Status CheckQuota(int64_t inodes, int64_t bytes) const REQUIRES(totals_mutex_);
+  // Takes room for growth out of the quotas, or ENOSPC.
+  Status Reserve(int64_t inodes, int64_t bytes) EXCLUDES(totals_mutex_);
   InodeNumber NewInodeNumber(Change& change);
   void PutInode(Change& change, InodeNumber ino, const Inode& inode);
   Status PurgeUnopenedOrphans();

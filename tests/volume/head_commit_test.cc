@@ -38,7 +38,7 @@ TEST_F(HeadTest, CommittedStateIsReadAtOnceAndAfterReopening) {
   t.PutData(5, 100, "small");
   t.PutData(5, 70000, big);
   t.SetNextInode(6);
-  t.SetTotals(1, 370000);
+  t.AddTotals(1, 370000);
   ASSERT_TRUE(head_->Commit(std::move(t)));
   for (int life = 0; life < 3; life++) {
     const auto layer = head_->current();

@@ -17,7 +17,10 @@
 #include <vector>
 
 #include "store/base/random.h"
+#include "tests/support/faulty_file_system.h"
 #include "tests/support/posix_model.h"
+#include "tests/support/temp_dir.h"
+#include "tests/volume/model_compare.h"
 #include "tests/volume/volume_world.h"
 
 namespace cairn {
@@ -30,6 +33,7 @@ struct Config {
   uint64_t small_payload_limit_bytes;
   uint64_t journal_chunk_bytes;
   bool seals;
+  bool power_cuts = false;
   uint64_t quota_bytes = 0;
   uint64_t quota_inodes = 0;
 };
@@ -38,18 +42,22 @@ void PrintTo(const Config& config, std::ostream* out) { *out << config.name; }
 
 constexpr size_t kMaxNodes = 70;
 constexpr uint64_t kOpsBetweenComparisons = 150;
-constexpr uint64_t kWholeReadBytes = 2 << 20;  // larger files are sparse: their pages are read
+constexpr size_t kMaxUnsyncedStates = 60;
 
 class ModelRun {
  public:
   ModelRun(const Config& config, uint64_t seed)
-      : config_(config), world_(Tweaks(config)), random_(seed), model_(world_.clock.Now()) {}
+      : config_(config), world_(Tweaks(config)), random_(seed), model_(world_.clock.Now()) {
+    if (config.power_cuts) world_.fs = &faulty_;
+  }
 
   void Run(uint64_t ops) {
     ASSERT_TRUE(world_.Open());
+    BecameDurable();
     for (op_ = 0; op_ < ops; ++op_) {
       model_.SetTime(world_.clock.Advance(1 + random_.Below(1000000007)));
       Step();
+      if (config_.power_cuts) RememberState();
       if (op_ % kOpsBetweenComparisons == 0) CompareLive();
       if (testing::Test::HasFailure()) {
         for (const std::string& line : log_) GTEST_LOG_(INFO) << line;
@@ -459,11 +467,13 @@ class ModelRun {
     if (kind < 3) {
       Log("sync");
       EXPECT_TRUE(volume().Sync());
+      BecameDurable();
     } else if (kind < 6) {
       Log("freeze");
       if (volume().head().unsealed().size() >= 6) return;
       const auto frozen = volume().Freeze();
       ASSERT_TRUE(frozen);
+      BecameDurable();
       if (frozen_.size() < 4) frozen_.push_back({*frozen, model_});
     } else if (kind < 9 && config_.seals) {
       Log("seal");
@@ -480,39 +490,49 @@ class ModelRun {
       const Status opened = world_.Reopen();
       ASSERT_TRUE(opened) << opened.error().ToString();
       model_.CloseAll();
+      BecameDurable();
       CompareLive();
+    } else if (kind < 16 && config_.power_cuts) {
+      CutPower();
     }
+  }
+
+  // ---- power cuts ----
+  void BecameDurable() { states_.assign(1, model_); }
+  void RememberState() {
+    states_.push_back(model_);
+    if (states_.size() > kMaxUnsyncedStates) {
+      EXPECT_TRUE(volume().Sync());
+      BecameDurable();
+    }
+  }
+  // What is there afterwards is the state after some operation since the last sync: each of them
+  // all or nothing, in order.
+  void CutPower() {
+    Log("power cut");
+    frozen_.clear();
+    handles_.clear();
+    faulty_.PowerCut(random_);
+    world_.Close();
+    const Status opened = world_.Open();
+    ASSERT_TRUE(opened) << opened.error().ToString();
+    for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
+      state->CloseAll();
+      if (state->nodes().size() != volume().GetStatus().inodes) continue;
+      if (!HasSameAttributes(volume().View(), *state)) continue;
+      model_ = *state;
+      BecameDurable();
+      CompareLive();
+      return;
+    }
+    ADD_FAILURE() << "after a power cut at operation " << op_ << ": none of the last "
+                  << states_.size() << " states";
   }
 
   // ---- comparison ----
   static std::string Text(const PosixModel::Name& at) {
     return std::to_string(at.dir) + "/" + at.name;
   }
-
-  void CompareAttributes(const FsView& view, InodeNumber ino, const PosixModel::Node& node) {
-    const auto inode = view.GetInode(ino);
-    ASSERT_TRUE(inode) << inode.error().ToString();
-    EXPECT_EQ(inode->mode, node.mode);
-    EXPECT_EQ(inode->uid, node.uid);
-    EXPECT_EQ(inode->gid, node.gid);
-    EXPECT_EQ(inode->nlink, node.nlink);
-    EXPECT_EQ(inode->size_bytes, node.size);
-    EXPECT_EQ(inode->rdev, node.rdev);
-    EXPECT_EQ(inode->atime, node.atime);
-    EXPECT_EQ(inode->mtime, node.mtime);
-    EXPECT_EQ(inode->ctime, node.ctime);
-    EXPECT_EQ(inode->birth_sequence, ino == kRootInode ? kRootInode : ino);
-    EXPECT_EQ(inode->parent, node.parent);
-    if (Exact(node)) {
-      EXPECT_EQ(inode->allocated_bytes, node.allocated_bytes());
-    } else {
-      EXPECT_LE(inode->allocated_bytes, (node.size + kPageBytes - 1) / kPageBytes * kPageBytes);
-    }
-  }
-
-  // Holes are exactly the model's as long as no seal has rewritten windows (a page of zeros becomes
-  // a hole, a page that was partly a hole becomes a whole page).
-  bool Exact(const PosixModel::Node& node) const { return !sealed_ || !S_ISREG(node.mode); }
 
   void Check(InodeNumber ino) {
     const PosixModel::Node* node = model_.Find(ino);
@@ -521,79 +541,12 @@ class ModelRun {
       return;
     }
     SCOPED_TRACE(testing::Message() << "inode " << ino << " after operation " << op_);
-    CompareAttributes(volume().View(), ino, *node);
-  }
-
-  void CompareFile(const FsView& view, InodeNumber ino, const PosixModel::Node& node) {
-    if (node.size <= kWholeReadBytes) {
-      std::string out(node.size, '?');
-      const auto n = view.Read(ino, 0, out);
-      ASSERT_TRUE(n) << n.error().ToString();
-      EXPECT_EQ(*n, node.size);
-      EXPECT_TRUE(out == node.Read(0, node.size)) << "contents differ";
-    }
-    for (const auto& [index, page] : node.pages) {
-      const uint64_t offset = index * kPageBytes;
-      if (node.size > kWholeReadBytes) {
-        std::string out(kPageBytes, '?');
-        const auto n = view.Read(ino, offset, out);
-        ASSERT_TRUE(n);
-        EXPECT_TRUE(out.substr(0, *n) == node.Read(offset, kPageBytes)) << "page " << index;
-      }
-      if (page.bytes.find_first_not_of('\0') != std::string::npos) {
-        EXPECT_EQ(view.SeekData(ino, offset).value_or(0), offset);
-      }
-    }
-    if (!Exact(node)) return;
-    for (const uint64_t from : {uint64_t{0}, node.size / 2, PickOffset(), node.size}) {
-      const int64_t data = model_seek(node, ino, from, true);
-      const int64_t hole = model_seek(node, ino, from, false);
-      EXPECT_EQ(SeekOf(view.SeekData(ino, from)), data) << from;
-      EXPECT_EQ(SeekOf(view.SeekHole(ino, from)), hole) << from;
-    }
-  }
-  static int64_t SeekOf(const Result<uint64_t>& found) {
-    if (found) return static_cast<int64_t>(*found);
-    return found.error().sys_errno() == ENXIO ? -1 : -2;
-  }
-  int64_t model_seek(const PosixModel::Node&, InodeNumber ino, uint64_t from, bool data) {
-    return compared_->Seek(ino, from, data);
-  }
-
-  void Compare(const FsView& view, const PosixModel& model) {
-    compared_ = &model;
-    for (const auto& [ino, node] : model.nodes()) {
-      SCOPED_TRACE(testing::Message() << "inode " << ino << " at operation " << op_);
-      CompareAttributes(view, ino, node);
-      if (node.is_dir()) {
-        std::map<std::string, InodeNumber> names;
-        EXPECT_TRUE(view.ReadDir(ino, 0, [&](const DirEntry& entry) {
-          EXPECT_TRUE(names.emplace(entry.name, entry.ino).second) << entry.name << " twice";
-          EXPECT_EQ(entry.type, (model.Find(entry.ino)->mode & S_IFMT) >> 12);
-          return true;
-        }));
-        EXPECT_EQ(names, node.names);
-        for (const auto& [name, child] : node.names) {
-          EXPECT_EQ(view.Lookup(ino, name).value_or(kNoInode), child);
-        }
-      } else if (S_ISLNK(node.mode)) {
-        EXPECT_EQ(view.ReadLink(ino).value_or(""), node.target);
-      } else if (S_ISREG(node.mode)) {
-        CompareFile(view, ino, node);
-      }
-      std::map<std::string, std::string> xattrs;
-      const auto names = view.ListXattrs(ino);
-      ASSERT_TRUE(names);
-      for (const std::string& name : *names) {
-        xattrs[name] = view.GetXattr(ino, name).value_or("unreadable");
-      }
-      EXPECT_TRUE(xattrs == node.xattrs) << "xattrs differ";
-      if (testing::Test::HasFailure()) return;
-    }
+    CompareAttributes(volume().View(), ino, *node, !sealed_);
   }
 
   void CompareLive() {
-    Compare(volume().View(), model_);
+    SCOPED_TRACE(testing::Message() << "live, at operation " << op_);
+    CompareWithModel(volume().View(), model_, !sealed_);
     const VolumeStatus status = volume().GetStatus();
     EXPECT_EQ(status.inodes, model_.nodes().size());
     EXPECT_EQ(status.logical_bytes, model_.TotalBytes());
@@ -602,19 +555,21 @@ class ModelRun {
 
   void CompareFrozen() {
     for (const Frozen& frozen : frozen_) {
-      SCOPED_TRACE("frozen layer");
-      Compare(FsView(frozen.layer, volume().hash_seed()), frozen.model);
+      SCOPED_TRACE(testing::Message() << "frozen layer, at operation " << op_);
+      CompareWithModel(FsView(frozen.layer, volume().hash_seed()), frozen.model, !sealed_);
     }
     if (frozen_.size() > 2) frozen_.erase(frozen_.begin());
   }
 
   const Config& config_;
+  TempDir scratch_;
+  FaultyFileSystem faulty_{scratch_.path()};
   VolumeWorld world_;
   SeededRandom random_;
   PosixModel model_;
-  const PosixModel* compared_ = nullptr;
   std::vector<Handle> handles_;
   std::vector<Frozen> frozen_;
+  std::deque<PosixModel> states_;  // the last durable one and all since (with power cuts)
   std::deque<std::string> log_;
   uint64_t op_ = 0;
   bool sealed_ = false;
@@ -642,8 +597,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Config{"NeverSealed", 2, 6000, kDefaultPayload, kDefaultChunk, false},
                     Config{"EverythingInTheSideLog", 3, 4000, 1, kDefaultChunk, true},
                     Config{"TinyJournalChunk", 4, 4000, 1000, 8192, true},
-                    Config{"TightQuota", 5, 3000, kDefaultPayload, kDefaultChunk, true, 600000,
-                           25}),
+                    Config{"TightQuota", 5, 3000, kDefaultPayload, kDefaultChunk, true, false,
+                           600000, 25},
+                    Config{"PowerCuts", 6, 2500, 1000, 65536, true, true}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

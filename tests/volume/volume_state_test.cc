@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/support/faulty_file_system.h"
+#include "tests/support/temp_dir.h"
 #include "tests/volume/volume_world.h"
 
 namespace cairn {
@@ -103,6 +105,47 @@ TEST(VolumeState, ReadOnlyRefusesEveryMutation) {
   EXPECT_EQ(world.Contents(ino), "contents");
   volume.SetReadOnly(false);
   EXPECT_EQ(ErrnoOf(volume.Write(ctx, ino, 0, "x", false)), 0);
+}
+
+TEST(VolumeState, AfterAFailedSyncMutationsAreRefusedAndReadsGoOn) {
+  TempDir scratch;
+  FaultyFileSystem faulty(scratch.path());
+  VolumeWorld world;
+  world.fs = &faulty;
+  ASSERT_TRUE(world.Open());
+  Volume& volume = *world.volume;
+  const InodeNumber ino = world.File(kRootInode, "f", "contents");
+  faulty.FailNth(FaultyFileSystem::Call::kSync, 1, EIO);
+  EXPECT_EQ(ErrnoOf(volume.Sync()), EIO);
+  EXPECT_EQ(ErrnoOf(volume.Write(world.ctx, ino, 0, "x", false)), EROFS);
+  EXPECT_EQ(ErrnoOf(volume.MakeDir(world.ctx, kRootInode, "d", 0755)), EROFS);
+  EXPECT_EQ(ErrnoOf(volume.Unlink(world.ctx, kRootInode, "f")), EROFS);
+  EXPECT_TRUE(volume.GetStatus().read_only);
+  EXPECT_EQ(volume.GetStatus().inodes, 2u);
+  EXPECT_EQ(world.Contents(ino), "contents");
+  EXPECT_EQ(ErrnoOf(volume.Lookup(kRootInode, "d")), ENOENT);
+  world.Close();
+}
+
+// A write that finds no room on the host gives ENOSPC, changes nothing, and the next one may
+// succeed.
+TEST(VolumeState, FullHostRefusesAndRecovers) {
+  TempDir scratch;
+  FaultyFileSystem faulty(scratch.path());
+  VolumeWorld world;
+  world.fs = &faulty;
+  ASSERT_TRUE(world.Open());
+  Volume& volume = *world.volume;
+  const InodeNumber ino = world.File(kRootInode, "f", "contents");
+  const VolumeStatus before = volume.GetStatus();
+  faulty.SetSpaceLeft(100000);
+  EXPECT_EQ(ErrnoOf(volume.Write(world.ctx, ino, 0, std::string(1 << 20, 'x'), false)), ENOSPC);
+  EXPECT_EQ(world.Contents(ino), "contents");
+  EXPECT_EQ(volume.GetStatus().logical_bytes, before.logical_bytes);
+  faulty.SetSpaceLeft(-1);
+  EXPECT_EQ(ErrnoOf(volume.Write(world.ctx, ino, 0, std::string(1 << 20, 'x'), false)), 0);
+  EXPECT_EQ(volume.GetStatus().logical_bytes, before.logical_bytes + (1 << 20) - 8);
+  world.Close();
 }
 
 TEST(VolumeState, OrphansReleasedWhileReadOnlyGoWhenItEnds) {

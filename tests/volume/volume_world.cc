@@ -22,10 +22,7 @@ Id128 TestId(uint8_t n) {
 
 VolumeWorld::VolumeWorld() : VolumeWorld(VolumeOptions{}) {}
 
-VolumeWorld::VolumeWorld(const VolumeOptions& tweaks) : options(tweaks) {
-  std::string pattern = testing::TempDir() + "cairn-volume-XXXXXX";
-  CAIRN_CHECK(mkdtemp(pattern.data()) != nullptr);
-  dir = pattern;
+VolumeWorld::VolumeWorld(const VolumeOptions& tweaks) : dir(temp_.path()), options(tweaks) {
   options.head.volume = TestId(7);
   options.head.realm = TestId(9);
   options.head.dir = dir + "/volume";
@@ -33,17 +30,12 @@ VolumeWorld::VolumeWorld(const VolumeOptions& tweaks) : options(tweaks) {
   keys.Add(options.head.realm, TestRealmKeys(1));
 }
 
-VolumeWorld::~VolumeWorld() {
-  Close();
-  IgnoreError(RemoveTree(HostFileSystem(), dir), "a temporary directory");
-}
-
 Status VolumeWorld::Open(bool read_only) {
   options.head.base =
       TreeLayer(store, std::make_shared<TreeReader>(store, cache, options.head.realm, base_),
                 options.head.sealed_through_generation);
   options.read_only = read_only;
-  volume = CAIRN_TRY(Volume::Open(HostFileSystem(), keys, store, clock, options));
+  volume = CAIRN_TRY(Volume::Open(*fs, keys, store, clock, options));
   options.head.base.reset();
   return {};
 }

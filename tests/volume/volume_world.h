@@ -11,6 +11,7 @@
 #include "store/node_cache.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/mem_block_store.h"
+#include "tests/support/temp_dir.h"
 #include "volume/volume.h"
 
 namespace cairn {
@@ -23,11 +24,12 @@ int ErrnoOf(const Result<T>& result) {
 }
 
 class VolumeWorld {
+  TempDir temp_;  // first: the rest lives in it
+
  public:
   VolumeWorld();
   explicit VolumeWorld(
       const VolumeOptions& tweaks);  // quotas, limits; ids and base are the world's
-  ~VolumeWorld();
 
   Status Open(bool read_only = false);
   void Close() { volume.reset(); }
@@ -45,8 +47,9 @@ class VolumeWorld {
   std::string Contents(InodeNumber ino);
   Inode Attributes(InodeNumber ino);
 
+  FileSystem* fs = &HostFileSystem();  // of the journals
   OpContext ctx{.uid = 1000, .gid = 1000, .request = {}};
-  std::string dir;
+  const std::string dir;
   KeyRing keys;
   MemBlockStore store{keys};
   NodeCache cache;
