@@ -20,6 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,6 +73,19 @@ std::optional<Device> DeviceOf(const std::string& dir) {
     return std::nullopt;
   }
   return Device{st.stx_dev_major, st.stx_dev_minor};
+}
+
+// After a kill -9 of keeper and server together their mounts stay in the tree, dead: statfs(2)
+// fails with ENOTCONN at once. A new mount would otherwise cover the dead one and reveal it again
+// at its end.
+void DetachDeadMounts(const std::string& dir) {
+  constexpr int kMostStacked = 16;
+  for (int i = 0; i < kMostStacked; ++i) {
+    struct statfs st{};
+    if (::statfs(dir.c_str(), &st) == 0 || errno != ENOTCONN) return;
+    LogWarning("keeper_detaching_dead_mount", {{"dir", dir}});
+    if (::umount2(dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) return;
+  }
 }
 
 struct Mount {
@@ -246,6 +260,7 @@ class Keeper {
   void HandleMount(const Message& message) {
     const auto request = MountRequest::Decode(message.payload);
     if (!request) return Fail(message, EPROTO, request.error().message());
+    DetachDeadMounts(request->dir);
     const auto before = DeviceOf(request->dir);
     if (!before) return Fail(message, errno, fmt::format("cannot mount on {}", request->dir));
     {

@@ -127,5 +127,24 @@ TEST_F(Keeper, EverythingIsThereAfterANewStart) {
   EXPECT_EQ(Slurp(Path("small")), "small");
 }
 
+TEST_F(Keeper, MountReplacesOneThatAKillOfAllProcessesLeft) {
+  backing_ = Backing::kJournal;
+  Start();
+  UniqueFd fd = OpenFile(Path("file"), O_RDWR | O_CREAT);
+  ASSERT_TRUE(WriteAll(fd.get(), "fsynced"));
+  ASSERT_EQ(::fsync(fd.get()), 0);
+  ::kill(server_, SIGSTOP);  // so that it cannot unmount when its keeper goes
+  ::kill(keeper_, SIGKILL);
+  ::kill(server_, SIGKILL);
+  ASSERT_TRUE(WaitForExit(20));
+  ASSERT_TRUE(Eventually([this] { return Slurp(Path("file")) == "errno 107"; }));
+  ASSERT_TRUE(IsMounted(dir_));
+  Start();
+  EXPECT_EQ(Slurp(Path("file")), "fsynced");
+  stdin_.Reset();
+  EXPECT_EQ(ExitCode(), 0);
+  EXPECT_FALSE(IsMounted(dir_));
+}
+
 }  // namespace
 }  // namespace cairn
