@@ -109,6 +109,8 @@ void VolumeManager::State::RunSealer() {
 
 Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_volume) {
   OpenVolume& volume = *open_volume;
+  if (!keys.Has(volume.realm))
+    return {};  // its organization was destroyed: nobody can read it, and it goes whole
   // A fork over a state that its source has not sealed yet: that one first. (Sources are older than
   // their forks: no cycle.)
   std::optional<catalog::Point> base_point;
