@@ -101,6 +101,10 @@ void DeviceTransport::Stop() {
 }
 
 void DeviceTransport::Loop(Slot& slot) {
+  sigset_t wake;
+  sigemptyset(&wake);
+  sigaddset(&wake, kWakeSignal);
+  ::pthread_sigmask(SIG_UNBLOCK, &wake, nullptr);  // whoever starts us may have blocked everything
   const Buffer buffer(options_.max_payload_bytes + kHeaderRoomBytes);
   const Buffer scratch(options_.max_payload_bytes);
   while (!stopping_.load()) {

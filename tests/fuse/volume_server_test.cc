@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -486,7 +487,12 @@ TEST_F(VolumeServerTest, DamagedRequestsAreDroppedAndTheNextIsServed) {
 }
 
 TEST_F(VolumeServerTest, StopWakesIdleThreadsAndIsIdempotent) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, &before);  // as a daemon does before it starts threads
   Start();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   transport_->Stop();
   transport_->Stop();
   EXPECT_EQ(closed_.load(), 0);  // stopped, not ended
