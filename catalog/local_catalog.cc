@@ -5,10 +5,11 @@
 // (in the memtables: a transaction older than those is TryAgain, which is Aborted too), then writes
 // one batch and syncs the log.
 //
-// Invariant: nothing is written to a database that reported a background error. The listener below,
-// or the failed write itself, marks it broken; Current() then closes and reopens it once no
-// transaction holds it. Recovery flushes what it replays into a new, synced table, so a page whose
-// fsync failed is never trusted to be on the disk.
+// Invariant: nothing is written to a database that reported a background error (with
+// paranoid_checks every failed write is one). The listener below marks it broken, before the write
+// returns; Current() then closes and reopens it once no transaction holds it. Recovery flushes what
+// it replays into a new, synced table, so a page whose fsync failed is never trusted to be on the
+// disk.
 #include "catalog/local_catalog.h"
 
 #include <fmt/format.h>
@@ -165,7 +166,6 @@ class LocalTransaction : public CatalogTransaction {
     if (!wrote_) return {};  // everything was read at one snapshot
     const rocksdb::Status status = transaction_->Commit();
     if (status.ok()) return {};
-    if (!status.IsBusy() && !status.IsTryAgain()) opened_->broken->store(true);
     return Fail(status, "committing to the catalog");
   }
 
