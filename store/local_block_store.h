@@ -118,7 +118,8 @@ class LocalBlockStore final : public BlockStore {
   Result<uint64_t> PurgeTrash(int64_t older_than_ms);
 
   // Unlinks all packs of a realm, trash included, and forgets its blocks; returns the bytes freed.
-  // Needs no keys. FailedPrecondition while a session of the realm lives.
+  // Needs no keys: take them out of the key ring first, so that no session begins meanwhile.
+  // FailedPrecondition while a session of the realm lives.
   Result<uint64_t> DropRealm(const Id128& realm);
 
   // How many reads only the trash could satisfy since the store was opened. Not 0: something live
@@ -183,7 +184,7 @@ class LocalBlockStore final : public BlockStore {
   std::atomic<bool> closed_ = false;
   std::atomic<uint64_t> trash_reads_ = 0;
 
-  Mutex maintenance_mutex_;  // one rewrite, drop or rebuild at a time; taken first
+  Mutex maintenance_mutex_;  // one rewrite, drop or rebuild at a time
   SharedMutex
       index_gate_;  // look-ups share it; a rebuild holds it, so that none sees half an index
   bool index_whole_ GUARDED_BY(index_gate_) = true;

@@ -206,11 +206,11 @@ Result<uint64_t> LocalBlockStore::PurgeTrash(int64_t older_than_ms) {
 }
 
 Result<uint64_t> LocalBlockStore::DropRealm(const Id128& realm) {
-  MutexLock lock(maintenance_mutex_);
   if (gate_.Live(realm) != 0) {
     return Err(ErrorCode::kFailedPrecondition, "realm " + realm.ToHex() + " is being written");
   }
   if (RealmWriter* writer = FindWriter(realm)) writer->Drop();
+  MutexLock lock(maintenance_mutex_);
   ForgetRealm(realm);
   bool rebuild = false;
   for (const PackSet::Known& known : packs_.List(realm)) {
