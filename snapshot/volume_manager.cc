@@ -5,10 +5,6 @@
 // Volume::Freeze (gate, rotate, fdatasync) -> one synced catalog transaction with the PointRecord
 // and the caller's records. A crash before the transaction leaves a generation that nobody refers
 // to: it is replayed and sealed like any other.
-//
-// Steps of first use: Environment initializing (with a volume id) -> volume record -> /workspace in
-// one journal, synced -> ready. A crash between any two is taken up by the next caller: each step
-// finds what the one before it left.
 #include "snapshot/volume_manager.h"
 
 #include <sys/stat.h>
@@ -17,6 +13,7 @@
 
 #include "catalog/keys.h"
 #include "catalog/records.h"
+#include "catalog/refusal.h"
 #include "snapshot/volume_manager_internal.h"
 #include "store/base/check.h"
 #include "store/base/log.h"
@@ -26,10 +23,6 @@
 namespace cairn {
 
 namespace {
-
-Error NotThere(const std::string& env) {
-  return Error(ErrorCode::kNotFound, "no environment " + env);
-}
 
 Result<Id128> RealmOf(Catalog& catalog, const std::string& org) {
   const auto record = CAIRN_TRY(GetRecord<catalog::Organization>(catalog, keys::Organization(org)));
@@ -209,7 +202,7 @@ Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::strin
                                                                 const std::string& env) {
   const auto record =
       CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(org, env)));
-  if (!record || record->state() == catalog::ENV_DELETED) return std::unexpected(NotThere(env));
+  if (!record || record->state() == catalog::ENV_DELETED) return NoSuch("environment", env);
   if (record->state() == catalog::ENV_DELETING) {
     return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
   }
@@ -236,104 +229,6 @@ Status VolumeManager::State::Close(const std::shared_ptr<OpenVolume>& volume) {
   volumes.erase(volume->id);
   wanted.erase(volume->id);
   return result;
-}
-
-// ---- first use ----
-
-Status VolumeManager::EnsureInitialized(const std::string& org, const std::string& env) {
-  State& s = *state_;
-  const std::string key = keys::Environment(org, env);
-  std::shared_ptr<Mutex> once;
-  {
-    MutexLock lock(s.mutex);
-    auto& slot = s.initializing[key];
-    if (!slot) slot = std::make_shared<Mutex>();
-    once = slot;
-  }
-  MutexLock one_initialiser(*once);
-
-  // Claim: the record gets its volume, once.
-  catalog::Environment record;
-  bool ready = false;
-  CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
-    const auto found = CAIRN_TRY(GetRecord<catalog::Environment>(txn, key));
-    if (!found || found->state() == catalog::ENV_DELETED) return std::unexpected(NotThere(env));
-    record = *found;
-    ready = record.state() == catalog::ENV_READY || record.state() == catalog::ENV_SUSPENDED;
-    if (ready) return {};
-    if (record.state() == catalog::ENV_DELETING) {
-      return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
-    }
-    if (record.state() == catalog::ENV_FAILED) {
-      return Err(ErrorCode::kFailedPrecondition,
-                 "environment " + env + " failed to initialise: " + record.failure());
-    }
-    record.set_state(catalog::ENV_INITIALIZING);
-    record.set_updated_ms(s.clock.NowMs());
-    if (record.volume().empty()) {
-      const Id128 id = Id128::Random();
-      record.set_volume(std::string(id.view()));
-      catalog::Volume volume;
-      volume.set_id(std::string(id.view()));
-      volume.set_env(env);
-      volume.set_org(org);
-      volume.set_next_ino(kFirstFreeInode);
-      SeededRandom seed(BigEndian64(RandomBytes(8)));
-      volume.set_hash_seed(seed.Next());
-      PutRecord(txn, keys::Volume(id.view()), volume);
-    }
-    PutRecord(txn, key, record);
-    return {};
-  }));
-  if (ready) return {};
-
-  auto set_up = [&]() -> Status {
-    const auto open = CAIRN_TRY(s.OpenById(Id128::FromView(record.volume())));
-    const OpContext root;
-    for (const std::string& path : {std::string("workspace"), std::string("workspace/outputs")}) {
-      const size_t slash = path.rfind('/');
-      InodeNumber parent = kRootInode;
-      if (slash != std::string::npos) {
-        parent = CAIRN_TRY(open->volume->View().Resolve(path.substr(0, slash)));
-      }
-      const std::string name = slash == std::string::npos ? path : path.substr(slash + 1);
-      auto made = open->volume->MakeDir(root, parent, name, 0755);
-      if (!made && made.error().code() != ErrorCode::kAlreadyExists) {
-        return std::unexpected(made.error());
-      }
-      const InodeNumber ino = CAIRN_TRY(open->volume->View().Resolve(path));
-      SetAttributes owner;
-      owner.uid = record.workspace_uid();
-      owner.gid = record.workspace_gid();
-      CAIRN_TRY(open->volume->SetAttr(root, ino, owner));
-    }
-    return open->volume->Sync();
-  };
-  const Status made = set_up();
-  const bool transient = !made && (made.error().code() == ErrorCode::kUnavailable ||
-                                   made.error().code() == ErrorCode::kExhausted);
-  if (transient) return made;  // stays initializing: the next caller goes on
-
-  CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
-    auto found = CAIRN_TRY(GetRecord<catalog::Environment>(txn, key));
-    if (!found || found->state() != catalog::ENV_INITIALIZING) {
-      return Err(ErrorCode::kFailedPrecondition, "environment " + env + " was deleted meanwhile");
-    }
-    found->set_state(made ? catalog::ENV_READY : catalog::ENV_FAILED);
-    found->set_was_initialized(made.has_value());
-    if (!made) found->set_failure(std::string(ErrorCodeName(made.error().code())));
-    found->set_updated_ms(s.clock.NowMs());
-    PutRecord(txn, key, *found);
-    if (made) {
-      const Id128 id = Id128::FromView(found->volume());
-      auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(id.view())));
-      if (!volume) return Err(ErrorCode::kInternal, "volume record is gone");
-      volume->set_initialized(true);
-      PutRecord(txn, keys::Volume(id.view()), *volume);
-    }
-    return {};
-  }));
-  return made;
 }
 
 // ---- mount ----
