@@ -53,6 +53,7 @@ class ModelRun {
 
   void Run(uint64_t ops) {
     ASSERT_TRUE(world_.Open());
+    ASSERT_TRUE(volume().Sync());  // a new volume's root directory is as volatile as all else
     BecameDurable();
     for (op_ = 0; op_ < ops; ++op_) {
       model_.SetTime(world_.clock.Advance(1 + random_.Below(1000000007)));
