@@ -124,6 +124,24 @@ TEST_F(FilesTest, SmallFileWithExtentsStaysWithThem) {
   EXPECT_TRUE(IsInline(ino));
 }
 
+TEST_F(FilesTest, ExtentsOfZerosAreExtentsToo) {
+  const InodeNumber ino = world_.File(kRootInode, "f");
+  Write(ino, 2755, std::string(5000, 'a'));
+  ASSERT_TRUE(volume().Freeze());
+  ASSERT_EQ(Truncate(ino, 1478), 0);
+  EXPECT_EQ(Allocated(ino), 0u);
+  ASSERT_TRUE(volume().Freeze());
+  ASSERT_TRUE(world_.SealOldest());
+  ASSERT_TRUE(world_.SealOldest());
+  Write(ino, 0, "y");
+  const auto segments = volume().head().current()->Extents(ino, 0, 4096);
+  ASSERT_TRUE(segments);
+  bool has_data = false;
+  for (const Segment& s : *segments) has_data |= s.source != Segment::Source::kHole;
+  EXPECT_NE(IsInline(ino), has_data);  // never both
+  EXPECT_EQ(world_.Contents(ino), "y" + std::string(1477, '\0'));
+}
+
 TEST_F(FilesTest, PunchedAndZeroedRangesReadAsZeros) {
   const InodeNumber ino = world_.File(kRootInode, "f", std::string(20000, 'x'));
   const int punch = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;

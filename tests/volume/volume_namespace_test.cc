@@ -314,6 +314,29 @@ TEST_F(NamespaceTest, OneOfManyRacingCreatesWins) {
   EXPECT_EQ(volume().GetStatus().inodes, 51u);
 }
 
+TEST_F(NamespaceTest, OneOfManyRacingUnlinksWins) {
+  for (int round = 0; round < 300; ++round) {
+    world_.File(kRootInode, "x");
+    std::atomic<int> won{0};
+    std::atomic<int> absent{0};
+    std::atomic<int> ready{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&] {
+        ++ready;
+        while (ready < 4) std::this_thread::yield();
+        const int error = ErrnoOf(volume().Unlink(ctx(), kRootInode, "x"));
+        if (error == 0) ++won;
+        if (error == ENOENT) ++absent;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(won, 1);
+    ASSERT_EQ(absent, 3);
+  }
+  EXPECT_EQ(volume().GetStatus().inodes, 1u);
+}
+
 TEST_F(NamespaceTest, ReplyRecordsCarryTheAnswer) {
   OpContext from_kernel = ctx();
   from_kernel.request.connection.bytes.fill(5);

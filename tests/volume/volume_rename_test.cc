@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <thread>
 #include <vector>
@@ -201,6 +204,32 @@ TEST_F(RenameTest, ConcurrentMovesNeverMakeALoop) {
     for (; at != kRootInode && steps < 10; ++steps) at = world_.Attributes(at).parent;
     EXPECT_LT(steps, 10) << "a loop above " << dir;
     EXPECT_TRUE(volume().View().FindPath(dir));
+  }
+}
+
+// The two moves have no inode in common, but together they would cut a and b off as a loop.
+TEST_F(RenameTest, TwoMovesThatTogetherMakeALoopNeverBothHappen) {
+  const InodeNumber p = world_.Dir(kRootInode, "p");
+  const InodeNumber q = world_.Dir(kRootInode, "q");
+  const InodeNumber a = world_.Dir(p, "a");
+  const InodeNumber b = world_.Dir(q, "b");
+  const InodeNumber x = world_.Dir(b, "x");
+  const InodeNumber y = world_.Dir(a, "y");
+  for (int round = 0; round < 500; ++round) {
+    std::atomic<int> ready{0};
+    int errors[2] = {-1, -1};
+    std::thread other([&] {
+      ++ready;
+      while (ready < 2) std::this_thread::yield();
+      errors[1] = Rename(q, "b", y, "b");
+    });
+    ++ready;
+    while (ready < 2) std::this_thread::yield();
+    errors[0] = Rename(p, "a", x, "a");
+    other.join();
+    ASSERT_EQ(std::min(errors[0], errors[1]), 0);
+    ASSERT_EQ(std::max(errors[0], errors[1]), EINVAL);
+    ASSERT_EQ(errors[0] == 0 ? Rename(x, "a", p, "a") : Rename(y, "b", q, "b"), 0);
   }
 }
 
