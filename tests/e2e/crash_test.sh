@@ -81,7 +81,7 @@ serve() {
   local try
   for try in $(seq 300); do
     if cairn ping >"$work/ping" 2>&1; then return 0; fi
-    [ -n "$(cairn_processes)" ] || break
+    kill -0 "$pid" 2>/dev/null || break
     sleep 0.1
   done
   echo "cairnd does not serve (try $try):" >&2

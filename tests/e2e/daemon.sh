@@ -35,10 +35,10 @@ gone() { # waits until no process of the daemon is left
 }
 start() { # starts it and returns when it serves (0) or has ended (1)
   "$build/bin/cairnd" --data "$data" --socket "$CAIRN_SOCKET" --listen 127.0.0.1:0 "$@" >>"$work/log" 2>&1 &
-  local try
+  local try pid=$!
   for try in $(seq 300); do
     if cairn ping >/dev/null 2>&1; then return 0; fi
-    [ -n "$(daemon_pids)" ] || return 1
+    kill -0 "$pid" 2>/dev/null || return 1
     sleep 0.1
   done
   return 1
