@@ -78,7 +78,7 @@ serve() {
   LD_PRELOAD=${without_fsync:+$build/lib/libno_fsync.so} \
     "$build/bin/cairnd" --data "$disk/data" --socket "$CAIRN_SOCKET" --listen 127.0.0.1:0 >>"$work/cairnd.log" 2>&1 &
   disown # it will be killed: no word about that
-  local try
+  local try pid=$!
   for try in $(seq 300); do
     if cairn ping >"$work/ping" 2>&1; then return 0; fi
     kill -0 "$pid" 2>/dev/null || break
