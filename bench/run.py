@@ -47,7 +47,7 @@ class NullFuse:
 
     def start(self):
         os.mkdir(self.root)
-        self.process = subprocess.Popen([self.program, self.root])
+        self.process = subprocess.Popen([self.program, self.root], stderr=subprocess.DEVNULL)
         wait_until(lambda: os.path.ismount(self.root), "null_fuse to mount")
 
     def stop(self):
@@ -275,7 +275,7 @@ def report(samples, stored):
     result = {}
     if samples:
         print(f"{'':30}{'unit':>10}{'ext4':>11}{'null FUSE':>11}{'Cairn':>11}{'Cairn/ext4':>11}{'Cairn/null':>11}"
-              f"{'p50 us':>10}{'p99 us':>10}")
+              f"{'p50 us':>10}{'p99 us':>10} (Cairn, one operation)")
     for row, by_target in samples.items():
         medians = {name: statistics.median(speed(row, s) for s in runs) if runs else None
                    for name, runs in by_target.items()}
@@ -311,15 +311,18 @@ def main():
     if not with_paths and not any(re.search(options.filter, row) for row in [*ROWS, "stored"]):
         sys.exit(f"no row matches '{options.filter}': {', '.join([*ROWS, 'stored', 'paths'])}")
     work = tempfile.mkdtemp(prefix="cairn-bench.", dir=options.dir)
+    load = os.getloadavg()[0]
     try:
         samples, stored = measure(options, work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     result = report(samples, stored)
     paths = store_paths(options) if with_paths else None
+    if load > 0.5:
+        print(f"The load average was {load:.1f} before this run: others worked on this machine too, so trust ratios at most.")
     if options.json:
         with open(options.json, "w") as f:
-            json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "quick": options.quick,
+            json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "load_before": load, "quick": options.quick,
                        "rows": result, "stored": stored, "paths": paths}, f, indent=1)
 
 
