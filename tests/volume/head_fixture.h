@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "store/base/file_system.h"
@@ -45,9 +46,10 @@ class HeadTest : public testing::Test {
     head_ = CAIRN_TRY(Head::Open(*fs_, keys_, store_, options_));
     return {};
   }
+  // Throws, so that no test goes on without a head.
   void MustReopen() {
     const Status opened = Reopen();
-    ASSERT_TRUE(opened) << opened.error().ToString();
+    if (!opened) throw std::runtime_error(opened.error().ToString());
   }
 
   std::string PathOf(uint64_t generation, const std::string& ending) {
