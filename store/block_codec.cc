@@ -1,6 +1,6 @@
 // zstd with one context a thread (a context costs more than a small block). Level 1 on the way to a
 // pause, level 3 in background seals. A block that shrinks by less than 6 % is stored raw: reading
-// it back costs no decompression then (design section 4).
+// it back costs no decompression then.
 #include "store/block_codec.h"
 
 #include <zstd.h>
