@@ -6,20 +6,19 @@
 //   sessions' turns and Artifacts -> snapshots -> turns -> points -> volumes (journals before the
 //   record) -> idempotency keys.
 //
-// Rules (first that applies)
-//   operation:       ended: kept "ended"; of this life: kept "running"; else condemned
-//   "interrupted". environment:     rules::MayReap (catalog/lifetime_rules.h). snapshot: tombstone
-//   with references: condemned "tombstone"; of a deleted Environment:
-//                    condemned "environment_deleted" unless pinned or held by a live fork; else
-//                    kept.
-//   turn:            its Session is deleted: condemned "session_deleted"; no Artifact left but
-//   blocks
-//                    held: condemned "no_artifacts"; else kept.
-//   artifact:        its Session is deleted: condemned "session_deleted"; else kept.
-//   point:           referred to by a live record, or held: kept with the referrer; else condemned
-//                    "unreferenced".
-//   volume:          its Environment is deleted: condemned "environment_deleted"; else kept.
-//   idempotency key: older than 24 h: condemned "expired"; else kept.
+// Rules, the first that applies:
+//
+// - operation: ended: kept "ended"; of this life: kept "running"; else condemned "interrupted".
+// - environment: rules::MayReap (catalog/lifetime_rules.h).
+// - snapshot: tombstone with references: condemned "tombstone"; of a deleted Environment:
+//   condemned "environment_deleted" unless pinned or held by a live fork; else kept.
+// - turn: its Session is deleted: condemned "session_deleted"; no Artifact left but blocks held:
+//   condemned "no_artifacts"; else kept.
+// - artifact: its Session is deleted: condemned "session_deleted"; else kept.
+// - point: referred to by a live record, or held: kept with the referrer; else condemned
+//   "unreferenced".
+// - volume: its Environment is deleted: condemned "environment_deleted"; else kept.
+// - idempotency key: older than 24 h: condemned "expired"; else kept.
 #include "gc/reaper.h"
 
 #include <map>

@@ -110,4 +110,44 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
   return made;
 }
 
+Status VolumeManager::State::MakeOutputDirectories(OpenVolume& open,
+                                                   const catalog::Environment& env) {
+  std::vector<std::string> sessions;
+  CAIRN_TRY(ScanRecords<catalog::Binding>(catalog, keys::Below("binding", env.org(), env.id()),
+                                          [&](std::string_view, const catalog::Binding& binding) {
+                                            if (binding.active())
+                                              sessions.push_back(binding.session());
+                                            return true;
+                                          }));
+  const OpContext root;
+  for (const std::string& id : sessions) {
+    const auto session =
+        CAIRN_TRY(GetRecord<catalog::Session>(catalog, keys::Session(env.org(), id)));
+    if (!session) continue;
+    InodeNumber dir = kRootInode;
+    std::string_view rest = session->output_directory();
+    while (!rest.empty()) {
+      const size_t slash = rest.find('/');
+      const std::string_view name = rest.substr(0, slash);
+      rest = slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
+      if (name.empty()) continue;
+      const auto made = open.volume->MakeDir(root, dir, name, 0755);
+      if (made) {
+        SetAttributes owner;
+        owner.uid = env.workspace_uid();
+        owner.gid = env.workspace_gid();
+        CAIRN_TRY(open.volume->SetAttr(root, made->ino, owner));
+        dir = made->ino;
+        continue;
+      }
+      if (made.error().code() != ErrorCode::kAlreadyExists) return std::unexpected(made.error());
+      const NamedInode there = CAIRN_TRY(open.volume->Lookup(dir, name));
+      if (!S_ISDIR(there.inode.mode))
+        break;  // the guest put something else there: the turn's report will say so
+      dir = there.ino;
+    }
+  }
+  return {};
+}
+
 }  // namespace cairn

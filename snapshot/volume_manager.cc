@@ -246,6 +246,9 @@ Status VolumeManager::Mount(const std::string& org, const std::string& env, cons
   if (!where.empty()) {
     return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is mounted at " + where);
   }
+  if (target.env.state() == catalog::ENV_READY && !options.read_only) {
+    CAIRN_TRY(state_->MakeOutputDirectories(*target.open, target.env));
+  }
   return state_->mounts.Mount(*target.open->volume, dir, options);
 }
 

@@ -86,6 +86,11 @@ struct VolumeManager::State {
   Status CommitPointRecord(const catalog::PointRecord& record, const FsView& view,
                            const CommitPoint& commit);
 
+  // ---- first_use.cc ----
+  // The output directories of the Sessions that are attached, in a volume that is not mounted. A
+  // Session that attaches to a mounted Environment makes its own.
+  Status MakeOutputDirectories(OpenVolume& open, const catalog::Environment& env);
+
   // ---- volume_sealer.cc ----
   void RunSealer();
   void OpenUnsealed();

@@ -262,7 +262,12 @@ class Keeper {
     if (!request) return Fail(message, EPROTO, request.error().message());
     DetachDeadMounts(request->dir);
     const auto before = DeviceOf(request->dir);
-    if (!before) return Fail(message, errno, fmt::format("cannot mount on {}", request->dir));
+    if (!before) {
+      const int error = errno;
+      return Fail(message, error,
+                  fmt::format("cannot mount on {}: {}: name an existing directory", request->dir,
+                              std::strerror(error)));
+    }
     {
       MutexLock lock(mutex_);
       for (const auto& [connection, mount] : mounts_) {
@@ -272,7 +277,10 @@ class Keeper {
       }
     }
     UniqueFd fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-    if (!fuse.valid()) return Fail(message, errno, "cannot open /dev/fuse");
+    if (!fuse.valid()) {
+      const int error = errno;
+      return Fail(message, error, fmt::format("cannot open /dev/fuse: {}", std::strerror(error)));
+    }
     const uint32_t flags = request->flags;
     std::string text = fmt::format("fd={},rootmode=40000,user_id=0,group_id=0", fuse.get());
     if ((flags & MountRequest::kAllowOther) != 0) text += ",allow_other";
@@ -285,7 +293,9 @@ class Keeper {
     if ((flags & MountRequest::kReadOnly) != 0) mount_flags |= MS_RDONLY;
     const char* dir = request->dir.c_str();
     if (::mount("cairn", dir, "fuse.cairn", mount_flags, text.c_str()) != 0) {
-      return Fail(message, errno, fmt::format("mount(2) on {}", request->dir));
+      const int error = errno;
+      return Fail(message, error,
+                  fmt::format("mount(2) on {}: {}", request->dir, std::strerror(error)));
     }
     const auto device = DeviceOf(request->dir);
     if (!device || *device == *before) {
@@ -337,7 +347,14 @@ class Keeper {
         error = ::umount2(dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 ? errno : 0;
       }
     }
-    if (error != 0) return Fail(message, error, fmt::format("umount2(2) of {}", dir));
+    if (error != 0) {
+      return Fail(message, error,
+                  fmt::format("cannot unmount {}: {}{}", dir, std::strerror(error),
+                              error == EBUSY
+                                  ? ": a process works in it or has a file open there; end it, or "
+                                    "use --force to detach it now"
+                                  : ""));
+    }
     {
       // Closes our copy of the fd. After a lazy unmount the server's copy carries the connection
       // until the last file is closed.

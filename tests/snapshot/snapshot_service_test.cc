@@ -56,6 +56,30 @@ TEST_F(SnapshotServiceTest, FirstUseMakesWorkspaceOnceForRacingCallers) {
   EXPECT_EQ(inode->gid, 1001u);
 }
 
+TEST_F(SnapshotServiceTest, MountMakesTheOutputDirectoriesOfAttachedSessions) {
+  const std::string env = NewEnvironment();
+  catalog::Session session;
+  session.set_id(NewId(kSessionPrefix));
+  session.set_org(kOrg);
+  session.set_env(env);
+  session.set_output_directory("/workspace/.outputs/" + session.id());
+  Put(keys::Session(kOrg, session.id()), session);
+  catalog::Binding binding;
+  binding.set_env(env);
+  binding.set_session(session.id());
+  binding.set_active(true);
+  Put(keys::Binding(kOrg, env, session.id()), binding);
+  ASSERT_TRUE(volumes_->Mount(kOrg, env, "/somewhere", {}));
+  const auto view = volumes_->ViewNow(kOrg, env);
+  ASSERT_TRUE(view);
+  const auto ino = view->Resolve(session.output_directory());
+  ASSERT_TRUE(ino) << ino.error().ToString();
+  EXPECT_EQ(view->GetInode(*ino)->uid, 1000u);
+  ASSERT_TRUE(volumes_->Unmount(kOrg, env, false));
+  ASSERT_TRUE(volumes_->Mount(kOrg, env, "/somewhere", {})) << "again, with the directory there";
+  ASSERT_TRUE(volumes_->Unmount(kOrg, env, false));
+}
+
 TEST_F(SnapshotServiceTest, SnapshotKeepsItsStateWhileTheVolumeGoesOn) {
   const std::string env = NewEnvironment();
   WriteFile(env, "a", "one");
