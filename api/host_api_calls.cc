@@ -25,6 +25,15 @@ host::HostResponse DoneWith(const std::string& id, const std::string& state,
   return response;
 }
 
+constexpr size_t kMaxNameBytes =
+    256;  // of what people call things; files have a limit of their own
+
+Status CheckName(std::string_view name) {
+  if (name.size() <= kMaxNameBytes) return {};
+  return Err(ErrorCode::kInvalidArgument,
+             fmt::format("the name has {} bytes: at most {} are kept", name.size(), kMaxNameBytes));
+}
+
 host::TransferReport ToView(const TransferCounts& counts) {
   host::TransferReport view;
   view.set_directories(counts.directories);
@@ -42,6 +51,7 @@ HostApi::Answer HostApi::CallFor(const std::string& org, const host::HostRequest
   host::HostResponse response;
   switch (request.call_case()) {
     case Call::kKeyCreate: {
+      CAIRN_TRY(CheckName(request.key_create().name()));
       const NewApiKey key = CAIRN_TRY(services_.registry.CreateApiKey(
           org, request.key_create().name(), request.key_create().expires_ms()));
       *response.mutable_key() = ToView(key.record);
@@ -112,6 +122,7 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
   switch (request.call_case()) {
     case Call::kEnvCreate: {
       const auto& call = request.env_create();
+      CAIRN_TRY(CheckName(call.name()));
       EnvironmentSpec spec;
       spec.name = call.name();
       spec.workspace_uid = call.workspace_uid();
@@ -304,6 +315,7 @@ HostApi::Answer HostApi::SnapshotCall(const std::string& org, const host::HostRe
   switch (request.call_case()) {
     case Call::kSnapshotCreate: {
       const auto& call = request.snapshot_create();
+      CAIRN_TRY(CheckName(call.name()));
       std::map<std::string, std::string> labels;
       for (const auto& [name, value] : call.labels()) labels[name] = value;
       *response.mutable_snapshot() = cairn::ToView(
@@ -326,12 +338,14 @@ HostApi::Answer HostApi::SnapshotCall(const std::string& org, const host::HostRe
       return DoneWith(request.snapshot_delete().id(), "deleted");
     case Call::kFork: {
       const auto& call = request.fork();
+      CAIRN_TRY(CheckName(call.name()));
       *response.mutable_environment() = cairn::ToView(
           CAIRN_TRY(services_.snapshots.Fork(org, call.source(), call.name(), call.with_memory())));
       return response;
     }
     case Call::kPause: {
       const auto& call = request.pause();
+      CAIRN_TRY(CheckName(call.name()));
       CAIRN_TRY(RefuseFusePath(call.memory_path()));
       CAIRN_TRY(RefuseFusePath(call.vmstate_path()));
       PauseRequest pause{.memory_path = call.memory_path(),

@@ -5,6 +5,7 @@
 #include <google/protobuf/descriptor.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "api/utf8.h"
 #include "store/base/hex.h"
@@ -232,9 +233,15 @@ host::CallError ToCallError(const Refusal& refusal) {
   host::CallError error;
   error.set_code(std::string(ErrorCodeName(refusal.error().code())));
   error.set_reason(ToUtf8(refusal.code()));
-  error.set_message(ToUtf8(refusal.message().empty()
-                               ? std::string(ErrorCodeName(refusal.error().code()))
-                               : refusal.message()));
+  std::string message = refusal.message().empty()
+                            ? std::string(ErrorCodeName(refusal.error().code()))
+                            : refusal.message();
+  // The reason, for those texts that name only what was tried.
+  if (refusal.error().sys_errno() != 0) {
+    const std::string reason = std::strerror(refusal.error().sys_errno());
+    if (message.find(reason) == std::string::npos) message += ": " + reason;
+  }
+  error.set_message(ToUtf8(message));
   for (const std::string& id : refusal.blocking()) error.add_blocking(ToUtf8(id));
   return error;
 }

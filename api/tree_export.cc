@@ -34,7 +34,12 @@ class Exporter {
       : view_(view), target_(std::move(target)), buffer_(kCopyBytes) {}
 
   Result<TransferCounts> Run(const std::string& path) {
-    const InodeNumber top = CAIRN_TRY(view_.Resolve(path, true));
+    auto found = view_.Resolve(path, true);
+    if (!found) {
+      return std::unexpected(
+          std::move(found).error().WithContext(fmt::format("{} inside the Environment", path)));
+    }
+    const InodeNumber top = *found;
     const Inode inode = CAIRN_TRY(view_.GetInode(top));
     if (!S_ISDIR(inode.mode))
       return Err(ErrorCode::kInvalidArgument,

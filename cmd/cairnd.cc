@@ -3,6 +3,7 @@
 // -> "ready" -> wait for SIGTERM, SIGINT or the keeper's end -> Daemon::Stop.
 #include <errno.h>
 #include <fmt/format.h>
+#include <google/protobuf/stubs/logging.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -130,5 +131,7 @@ int main(int argc, char** argv) {
     const auto failed = ExecUnderKeeper(argc, argv);
     return Fail(failed.error());
   }
+  // What a client sends wrong is answered to the client; our log has its own form.
+  google::protobuf::SetLogHandler(nullptr);
   return Run(options, keeper_fd);
 }

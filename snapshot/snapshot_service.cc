@@ -295,7 +295,7 @@ Result<ResumeResult> SnapshotService::Resume(const std::string& org, const std::
   if (older && !request.allow_older) {
     return Err(ErrorCode::kFailedPrecondition,
                "the newest committed state of environment " + env +
-                   " is another snapshot: to go back to an older one, allow it explicitly");
+                   " is another snapshot: to go back to an older one, allow it (--allow-older)");
   }
   const catalog::Snapshot snapshot = CAIRN_TRY(GetSnapshot(catalog_, org, wanted));
   if (snapshot.env() != env) {

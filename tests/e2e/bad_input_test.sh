@@ -53,7 +53,7 @@ row 3 "env_$none" session create --env "env_$none"
 row 3 "env_$none" mount "env_$none" "$mnt"
 
 # Flags and names.
-row 64 "bogus" bogus
+row 64 "subcommand|bogus" bogus
 row 64 "ENV" mount
 row 64 "bogus" env create --bogus
 row 64 "uid" env create --uid 4294967295
@@ -75,7 +75,7 @@ row 4 "$mnt" mount "$other_env" "$mnt"
 row 4 "mounted" env delete "$env" --confirm "$env"
 row 4 "mounted" env import "$env" "$work/m2"
 cairn umount "$env" >/dev/null
-row 3 "not mounted" umount "$env"
+row 0 "mounted +no" umount "$env" # what was asked for is so
 row 3 "$work/missing" env import "$env" "$work/missing"
 row 3 "missing" env export "$env" "$work/exported" --path /missing
 row 4 "empty" env export "$env" "$work"
@@ -87,7 +87,7 @@ row 4 "not suspended" resume "$env"
 row 64 "snapshot" resume "$env" --allow-older
 older=$(cairn pause "$env" --memory "$work/memory" --vmstate "$work/memory" | jq -er .id)
 row 4 "suspended" mount "$env" "$mnt"
-row 3 "memory.*$work/missing" resume "$env" --memory "$work/missing/m" --vmstate "$work/v"
+row 3 "$work/missing" resume "$env" --memory "$work/missing/m" --vmstate "$work/v"
 cairn resume "$env" --memory "$work/m" --vmstate "$work/v" >/dev/null
 cairn pause "$env" --memory "$work/memory" --vmstate "$work/memory" >/dev/null
 row 4 "allow" resume "$env" --snapshot "$older" --memory "$work/m" --vmstate "$work/v"
