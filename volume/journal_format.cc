@@ -227,7 +227,7 @@ void PatchData(std::string& out, const DataOpPosition& position, uint64_t log_of
                std::string_view tags) {
   CAIRN_CHECK(position.tags + tags.size() <= out.size());
   std::memcpy(out.data() + position.log_offset, &log_offset, sizeof log_offset);
-  std::memcpy(out.data() + position.tags, tags.data(), tags.size());
+  out.replace(position.tags, tags.size(), tags);
 }
 
 bool IsEntryKey(std::string_view key) {
