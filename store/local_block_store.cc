@@ -1,10 +1,7 @@
 // Opening: list the pack files, compare with the index's markers, index what is missing (from
 // footers, or by a scan of a torn pack, which is fdatasynced first) or everything. A write looks a
 // block up in the realm's pending blocks and in the index, and appends it to the realm's open pack
-// if neither has it. A read goes cache -> location -> pack; when a rewrite moved the block between
-// the second and the third step, the location is asked for again; what no pack has is looked for in
-// the trash, loudly. Invariant: bytes are returned only after frame checksum, GCM tag, kind and
-// length have been verified against the reference.
+// if neither has it. Reads are block_reader.cc's.
 #include "store/local_block_store.h"
 
 #include <algorithm>
@@ -14,25 +11,6 @@
 #include "store/block_codec.h"
 
 namespace cairn {
-namespace {
-
-// A block moves at most once in a collector's pass; more than a few moves during one read is a bug.
-constexpr int kMaxMoves = 8;
-
-Id128 OwnerOf(const Id128& realm, const BlockRef& ref) {
-  return ref.realm == RealmTag::kBase ? BaseRealm() : realm;
-}
-
-std::unexpected<Error> Lost(const BlockRef& ref, std::string_view where, std::string_view what) {
-  LogError("data_loss", {{"block", ref.address.ToHex()},
-                         {"kind", BlockKindName(ref.kind)},
-                         {"pack", where},
-                         {"what", what}});
-  return Err(ErrorCode::kDataLoss,
-             fmt::format("block {} in {}: {}", ref.address.ToHex(), where, what));
-}
-
-}  // namespace
 
 // One session: which packs it has touched, and how far, is what its Sync must make durable.
 class LocalBlockStore::Session final : public WriteSession {
@@ -97,7 +75,15 @@ class LocalBlockStore::Session final : public WriteSession {
 LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
     : options_(options),
       packs_(options.fs, options.keys, options.dir, options.open_readers),
-      cache_(options.cache_bytes) {}
+      reader_({.fs = options.fs,
+               .keys = options.keys,
+               .packs = packs_,
+               .cache_bytes = options.cache_bytes,
+               .locate = [this](const Id128& realm,
+                                const Address& address) -> Result<std::optional<BlockLocation>> {
+                 const std::optional<Found> found = CAIRN_TRY(Locate(realm, address));
+                 return found ? std::optional(found->location) : std::nullopt;
+               }}) {}
 
 LocalBlockStore::~LocalBlockStore() = default;
 
@@ -304,7 +290,7 @@ Result<BlockRef> LocalBlockStore::PutBlock(Session& session, const Id128& realm,
   // A second round only when the block was collected, or indexed by another writer, between two
   // steps.
   for (int round = 0; round < kMaxMoves; ++round) {
-    const bool damaged = IsDamaged(ref.address);
+    const bool damaged = reader_.IsDamaged(ref.address);
     const uint64_t generation = writer.generation();
     if (!damaged) {
       const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
@@ -331,7 +317,7 @@ Result<BlockRef> LocalBlockStore::PutBlock(Session& session, const Id128& realm,
                                generation, damaged));
     if (!stored) continue;
     session.Touch(stored->pack, stored->location.entry.EndOffset());
-    if (damaged) Heal(ref.address);
+    if (damaged) reader_.Heal(ref.address);
     return ref;
   }
   return Err(ErrorCode::kInternal,
@@ -339,106 +325,11 @@ Result<BlockRef> LocalBlockStore::PutBlock(Session& session, const Id128& realm,
 }
 
 Result<Block> LocalBlockStore::Get(const Id128& realm, const BlockRef& ref) {
-  const Id128 owner = OwnerOf(realm, ref);
-  BlockCache::Item item = cache_.Get(ref.address);
-  if (item.plain != nullptr && item.realm == owner && item.kind == ref.kind &&
-      item.plain->size() == ref.raw_length_bytes) {
-    return item.plain;
-  }
-  item = {.realm = owner,
-          .kind = ref.kind,
-          .plain = std::make_shared<const std::string>(CAIRN_TRY(ReadPlain(owner, ref)))};
-  cache_.Put(ref.address, item);
-  return item.plain;
+  return reader_.Get(realm, ref);
 }
 
 Status LocalBlockStore::Verify(const Id128& realm, const BlockRef& ref) {
-  const Id128 owner = OwnerOf(realm, ref);
-  const std::string plain = CAIRN_TRY(ReadPlain(owner, ref));
-  if (CAIRN_TRY(options_.keys.AddressOf(owner, ref.kind, plain)) == ref.address) return {};
-  MarkDamaged(ref.address);
-  return Lost(ref, "realm " + owner.ToHex(), "plaintext has another address");
-}
-
-Result<std::string> LocalBlockStore::ReadPlain(const Id128& realm, const BlockRef& ref) {
-  if (!options_.keys.Has(realm)) {
-    return Err(ErrorCode::kNotFound, "no keys for realm " + realm.ToHex());
-  }
-  if (closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
-  std::optional<BlockLocation> before;
-  for (int move = 0; move < kMaxMoves; ++move) {
-    const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
-    if (!found) return ReadFromTrash(realm, ref);
-    const BlockLocation& location = found->location;
-    const auto reader = packs_.Reader(location.pack);
-    if (!reader && reader.error().code() == ErrorCode::kNotFound && before != location) {
-      before = location;
-      continue;
-    }
-    const std::string where = packs_.PathOf(realm, location.pack);
-    if (!reader) {
-      const ErrorCode code = reader.error().code();
-      if (code == ErrorCode::kNotFound) return ReadFromTrash(realm, ref);
-      if (code != ErrorCode::kDataLoss) return std::unexpected(reader.error());
-      return Lost(ref, where, reader.error().message());
-    }
-    if ((*reader)->header().realm != realm) return Lost(ref, where, "pack of another realm");
-    if (location.entry.kind != ref.kind || location.entry.raw_length != ref.raw_length_bytes) {
-      return Lost(ref, where, "block of another kind or length than its reference");
-    }
-    Result<std::string> bytes = (*reader)->ReadFrame(location.entry);
-    if (bytes) {
-      bytes = DecodeBlock(location.entry.codec, *std::move(bytes), location.entry.raw_length);
-    }
-    if (bytes) return bytes;
-    if (bytes.error().code() != ErrorCode::kDataLoss) return bytes;
-    MarkDamaged(ref.address);
-    return Lost(ref, fmt::format("{} at {}", where, location.entry.offset),
-                bytes.error().message());
-  }
-  return Err(ErrorCode::kUnavailable, "block moved too often during a read");
-}
-
-Result<std::string> LocalBlockStore::ReadFromTrash(const Id128& realm, const BlockRef& ref) {
-  for (const PackSet::TrashFile& file : CAIRN_TRY(packs_.ListTrash())) {
-    if (file.realm != realm) continue;
-    const auto reader = PackReader::Open(options_.fs, file.path, file.pack);
-    if (!reader || (*reader)->header().realm != realm || !(*reader)->Unlock(options_.keys))
-      continue;
-    const auto listing = ListPack(**reader);
-    if (!listing) continue;
-    const auto entry = std::ranges::find(listing->entries, ref.address, &PackEntry::address);
-    if (entry == listing->entries.end() || entry->kind != ref.kind ||
-        entry->raw_length != ref.raw_length_bytes) {
-      continue;
-    }
-    Result<std::string> bytes = (*reader)->ReadFrame(*entry);
-    if (bytes) bytes = DecodeBlock(entry->codec, *std::move(bytes), entry->raw_length);
-    if (!bytes) continue;
-    trash_reads_.fetch_add(1);
-    LogError("read_from_trash", {{"block", ref.address.ToHex()}, {"pack", file.path}});
-    return bytes;
-  }
-  MarkDamaged(ref.address);
-  return Lost(ref, "realm " + realm.ToHex(), "block is in no pack");
-}
-
-bool LocalBlockStore::IsDamaged(const Address& address) {
-  MutexLock lock(damaged_mutex_);
-  return damaged_.contains(address);
-}
-
-void LocalBlockStore::MarkDamaged(const Address& address) {
-  // Bounded: beyond it a damaged block is only not healed by a later write of the same bytes.
-  constexpr size_t kMaxDamaged = 1 << 20;
-  MutexLock lock(damaged_mutex_);
-  if (damaged_.size() < kMaxDamaged) damaged_.insert(address);
-}
-
-void LocalBlockStore::Heal(const Address& address) {
-  LogWarning("block_stored_again", {{"block", address.ToHex()}});
-  MutexLock lock(damaged_mutex_);
-  damaged_.erase(address);
+  return reader_.Verify(realm, ref);
 }
 
 BlockStoreStats LocalBlockStore::Stats() {
@@ -466,18 +357,19 @@ BlockStoreStats LocalBlockStore::Stats() {
     for (const PackSet::TrashFile& file : *trash) stats.trash_bytes += file.file_bytes;
   }
   stats.pack_bytes += stats.trash_bytes;
-  stats.cache_bytes = cache_.bytes();
+  stats.cache_bytes = reader_.cache_bytes();
   return stats;
 }
 
 void LocalBlockStore::ForgetRealm(const Id128& realm) {
   packs_.ForgetReaders(realm);
-  cache_.EraseRealm(realm);
+  reader_.ForgetRealm(realm);
 }
 
 Status LocalBlockStore::Close() {
   gate_.Close();
   if (closed_.exchange(true)) return {};
+  reader_.Close();
   const Status sealed = SealOpenPacks();
   const Status closed = index_->Close();
   return sealed ? closed : sealed;

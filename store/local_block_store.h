@@ -14,8 +14,8 @@
 #include "store/base/clock.h"
 #include "store/base/file_system.h"
 #include "store/base/mutex.h"
-#include "store/block_cache.h"
 #include "store/block_index.h"
+#include "store/block_reader.h"
 #include "store/block_store.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
@@ -124,7 +124,7 @@ class LocalBlockStore final : public BlockStore {
 
   // How many reads only the trash could satisfy since the store was opened. Not 0: something live
   // was collected, so a collector must stop and delete nothing.
-  uint64_t trash_reads() const { return trash_reads_.load(); }
+  uint64_t trash_reads() const { return reader_.trash_reads(); }
 
   // ---- for a checker (store/store_check.cc) ----
 
@@ -161,12 +161,6 @@ class LocalBlockStore final : public BlockStore {
   RealmWriter& WriterOf(const Id128& realm);
   RealmWriter* FindWriter(const Id128& realm);
 
-  Result<std::string> ReadPlain(const Id128& realm, const BlockRef& ref);
-  Result<std::string> ReadFromTrash(const Id128& realm, const BlockRef& ref);
-  bool IsDamaged(const Address& address);
-  void MarkDamaged(const Address& address);
-  void Heal(const Address& address);
-
   Result<BlockRef> PutBlock(Session& session, const Id128& realm, BlockKind kind,
                             std::string_view plain, Compression compression);
   Result<std::vector<PackBlock>> ListBlocksLocked(const Id128& pack, const PackReader& reader)
@@ -179,10 +173,9 @@ class LocalBlockStore final : public BlockStore {
   const LocalBlockStoreOptions options_;
   PackSet packs_;
   std::unique_ptr<BlockIndex> index_;
-  BlockCache cache_;
+  BlockReader reader_;
   WriterGate gate_;
   std::atomic<bool> closed_ = false;
-  std::atomic<uint64_t> trash_reads_ = 0;
 
   Mutex maintenance_mutex_;  // one rewrite, drop or rebuild at a time
   SharedMutex
@@ -191,11 +184,6 @@ class LocalBlockStore final : public BlockStore {
 
   Mutex writers_mutex_;
   std::map<Id128, std::unique_ptr<RealmWriter>> writers_ GUARDED_BY(writers_mutex_);
-
-  // Blocks that read as damaged: a write of the same bytes stores them again instead of trusting
-  // the index.
-  Mutex damaged_mutex_;
-  std::unordered_set<Address, AddressHash> damaged_ GUARDED_BY(damaged_mutex_);
 };
 
 }  // namespace cairn
