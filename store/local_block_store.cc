@@ -1,76 +1,14 @@
 // Opening: list the pack files, compare with the index's markers, index what is missing (from
-// footers, or by a scan of a torn pack, which is fdatasynced first) or everything. A write looks a
-// block up in the realm's pending blocks and in the index, and appends it to the realm's open pack
-// if neither has it. Reads are block_reader.cc's.
+// footers, or by a scan of a torn pack, which is fdatasynced first) or everything. Reads are
+// block_reader.cc's, writes block_writer.cc's.
 #include "store/local_block_store.h"
 
 #include <algorithm>
 
 #include "store/base/check.h"
 #include "store/base/log.h"
-#include "store/block_codec.h"
 
 namespace cairn {
-
-// One session: which packs it has touched, and how far, is what its Sync must make durable.
-class LocalBlockStore::Session final : public WriteSession {
- public:
-  Session(LocalBlockStore& store, const Id128& realm) : store_(store), realm_(realm) {}
-  ~Session() override { store_.gate_.Leave(realm_); }
-
-  Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression) override {
-    {
-      MutexLock lock(mutex_);
-      if (failed_) return Failed();
-    }
-    Result<BlockRef> ref = store_.PutBlock(*this, realm_, kind, plain, compression);
-    if (!ref && ref.error().code() == ErrorCode::kInternal) {
-      MutexLock lock(mutex_);
-      failed_ = true;
-    }
-    return ref;
-  }
-
-  Status Sync() override {
-    std::map<std::shared_ptr<LivePack>, uint64_t> touched;
-    {
-      MutexLock lock(mutex_);
-      if (failed_) return Failed();
-      touched = touched_;
-    }
-    if (store_.closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
-    RealmWriter& writer = store_.WriterOf(realm_);
-    for (const auto& [pack, through] : touched) {
-      const Status synced = writer.Sync(pack, through);
-      if (synced) continue;
-      MutexLock lock(mutex_);
-      failed_ = true;
-      return synced;
-    }
-    MutexLock lock(mutex_);
-    for (const auto& [pack, through] : touched) {
-      const auto it = touched_.find(pack);
-      if (it != touched_.end() && it->second == through) touched_.erase(it);
-    }
-    return {};
-  }
-
-  void Touch(const std::shared_ptr<LivePack>& pack, uint64_t through) {
-    MutexLock lock(mutex_);
-    uint64_t& end = touched_[pack];
-    end = std::max(end, through);
-  }
-
- private:
-  static std::unexpected<Error> Failed() {
-    return Err(ErrorCode::kUnavailable, "an earlier write of this session failed: begin another");
-  }
-  LocalBlockStore& store_;
-  const Id128 realm_;
-  Mutex mutex_;
-  bool failed_ GUARDED_BY(mutex_) = false;
-  std::map<std::shared_ptr<LivePack>, uint64_t> touched_ GUARDED_BY(mutex_);
-};
 
 LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
     : options_(options),
@@ -81,9 +19,23 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
                .cache_bytes = options.cache_bytes,
                .locate = [this](const Id128& realm,
                                 const Address& address) -> Result<std::optional<BlockLocation>> {
-                 const std::optional<Found> found = CAIRN_TRY(Locate(realm, address));
+                 const auto found = CAIRN_TRY(writer_.Locate(realm, address));
                  return found ? std::optional(found->location) : std::nullopt;
-               }}) {}
+               }}),
+      writer_({.fs = options.fs,
+               .keys = options.keys,
+               .clock = options.clock,
+               .packs = packs_,
+               .reader = reader_,
+               .epoch = options.epoch,
+               .pack_bytes = options.pack_bytes,
+               .index = [this]() -> BlockIndex& { return *index_; },
+               .lookup = [this](const Address& address) { return LookUpIndex(address); },
+               .resurrect =
+                   [this](const Address& address, uint64_t condemn_cycle) {
+                     return Condemn(address, condemn_cycle, 0);
+                   },
+               .rebuild = [this] { return RebuildIndex(); }}) {}
 
 LocalBlockStore::~LocalBlockStore() = default;
 
@@ -229,99 +181,8 @@ Status LocalBlockStore::RebuildLocked() {
   return {};
 }
 
-RealmWriter& LocalBlockStore::WriterOf(const Id128& realm) {
-  MutexLock lock(writers_mutex_);
-  std::unique_ptr<RealmWriter>& writer = writers_[realm];
-  if (writer == nullptr) {
-    writer = std::make_unique<RealmWriter>(
-        RealmWriter::Deps{.fs = options_.fs,
-                          .keys = options_.keys,
-                          .clock = options_.clock,
-                          .index = *index_,
-                          .packs = packs_,
-                          .epoch = options_.epoch,
-                          .pack_bytes = options_.pack_bytes,
-                          .lookup = [this](const Address& a) { return LookUpIndex(a); },
-                          .rebuild = [this] { return RebuildIndex(); }},
-        realm);
-  }
-  return *writer;
-}
-
-RealmWriter* LocalBlockStore::FindWriter(const Id128& realm) {
-  MutexLock lock(writers_mutex_);
-  const auto it = writers_.find(realm);
-  return it == writers_.end() ? nullptr : it->second.get();
-}
-
-// Pending first, index second: a block leaves pending only once the index has it.
-Result<std::optional<LocalBlockStore::Found>> LocalBlockStore::Locate(const Id128& realm,
-                                                                      const Address& address) {
-  if (RealmWriter* writer = FindWriter(realm)) {
-    if (const auto pending = writer->Find(address)) {
-      return std::optional<Found>({.location = pending->location, .live = pending->pack});
-    }
-  }
-  const std::optional<BlockLocation> location = CAIRN_TRY(LookUpIndex(address));
-  if (!location) return std::optional<Found>();
-  return std::optional<Found>({.location = *location, .live = nullptr});
-}
-
 Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginWrite(const Id128& realm) {
-  if (!options_.keys.Has(realm)) {
-    return Err(ErrorCode::kNotFound, "no keys for realm " + realm.ToHex());
-  }
-  CAIRN_TRY(gate_.Enter(realm));
-  return std::make_unique<Session>(*this, realm);
-}
-
-Result<BlockRef> LocalBlockStore::PutBlock(Session& session, const Id128& realm, BlockKind kind,
-                                           std::string_view plain, Compression compression) {
-  if (plain.empty() || plain.size() > kMaxBlockBytes) {
-    return Err(ErrorCode::kInvalidArgument, "a block has 1 to 1048576 bytes");
-  }
-  if (closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
-  const BlockRef ref{.realm = realm == BaseRealm() ? RealmTag::kBase : RealmTag::kOwn,
-                     .kind = kind,
-                     .raw_length_bytes = static_cast<uint32_t>(plain.size()),
-                     .address = CAIRN_TRY(options_.keys.AddressOf(realm, kind, plain))};
-  RealmWriter& writer = WriterOf(realm);
-  std::optional<EncodedBlock> encoded;
-  // A second round only when the block was collected, or indexed by another writer, between two
-  // steps.
-  for (int round = 0; round < kMaxMoves; ++round) {
-    const bool damaged = reader_.IsDamaged(ref.address);
-    const uint64_t generation = writer.generation();
-    if (!damaged) {
-      const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
-      if (found && found->live != nullptr) {
-        session.Touch(found->live, found->location.entry.EndOffset());
-        return ref;
-      }
-      if (found) {
-        if (found->location.condemn_cycle == 0) return ref;
-        ReaderLock lock(index_gate_);
-        if (CAIRN_TRY(index_->SetCondemnCycle(ref.address, found->location.condemn_cycle, 0))) {
-          return ref;
-        }
-        continue;
-      }
-    }
-    if (!encoded) encoded = EncodeBlock(plain, compression);
-    const std::optional<RealmWriter::Pending> stored =
-        CAIRN_TRY(writer.Store({.address = ref.address,
-                                .kind = kind,
-                                .codec = encoded->codec,
-                                .raw_length = ref.raw_length_bytes,
-                                .bytes = encoded->View(plain)},
-                               generation, damaged));
-    if (!stored) continue;
-    session.Touch(stored->pack, stored->location.entry.EndOffset());
-    if (damaged) reader_.Heal(ref.address);
-    return ref;
-  }
-  return Err(ErrorCode::kInternal,
-             "block " + ref.address.ToHex() + " moved too often during a write");
+  return writer_.BeginWrite(realm);
 }
 
 Result<Block> LocalBlockStore::Get(const Id128& realm, const BlockRef& ref) {
@@ -334,11 +195,6 @@ Status LocalBlockStore::Verify(const Id128& realm, const BlockRef& ref) {
 
 BlockStoreStats LocalBlockStore::Stats() {
   BlockStoreStats stats;
-  std::vector<RealmWriter*> writers;
-  {
-    MutexLock lock(writers_mutex_);
-    for (const auto& [realm, writer] : writers_) writers.push_back(writer.get());
-  }
   for (const PackSet::Known& known : packs_.List(std::nullopt)) {
     ++stats.pack_count;
     stats.pack_bytes += known.summary.file_bytes;
@@ -346,7 +202,7 @@ BlockStoreStats LocalBlockStore::Stats() {
     stats.stored_bytes += known.summary.stored_bytes;
     stats.raw_bytes += known.summary.raw_bytes;
   }
-  for (RealmWriter* writer : writers) {
+  for (RealmWriter* writer : writer_.Writers()) {
     const RealmWriter::Totals totals = writer->PendingTotals();
     stats.pack_bytes += totals.pack_bytes;
     stats.block_count += totals.blocks;
@@ -367,7 +223,7 @@ void LocalBlockStore::ForgetRealm(const Id128& realm) {
 }
 
 Status LocalBlockStore::Close() {
-  gate_.Close();
+  writer_.Close();
   if (closed_.exchange(true)) return {};
   reader_.Close();
   const Status sealed = SealOpenPacks();

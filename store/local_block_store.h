@@ -17,9 +17,9 @@
 #include "store/block_index.h"
 #include "store/block_reader.h"
 #include "store/block_store.h"
+#include "store/block_writer.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
-#include "store/realm_writer.h"
 #include "store/writer_gate.h"
 
 namespace cairn {
@@ -139,12 +139,6 @@ class LocalBlockStore final : public BlockStore {
   Result<std::vector<StoreDamage>> VerifyIndex();
 
  private:
-  class Session;
-  struct Found {
-    BlockLocation location;
-    std::shared_ptr<LivePack> live;  // not null: it is not in the index yet
-  };
-
   explicit LocalBlockStore(const LocalBlockStoreOptions& options);
   Status Recover();
   struct Unindexed {
@@ -157,12 +151,6 @@ class LocalBlockStore final : public BlockStore {
   Status AddOnePack(const Unindexed& pack);
   Result<std::optional<BlockLocation>> LookUpIndex(const Address& address);
   Status RebuildLocked() REQUIRES(maintenance_mutex_);
-  Result<std::optional<Found>> Locate(const Id128& realm, const Address& address);
-  RealmWriter& WriterOf(const Id128& realm);
-  RealmWriter* FindWriter(const Id128& realm);
-
-  Result<BlockRef> PutBlock(Session& session, const Id128& realm, BlockKind kind,
-                            std::string_view plain, Compression compression);
   Result<std::vector<PackBlock>> ListBlocksLocked(const Id128& pack, const PackReader& reader)
       REQUIRES(maintenance_mutex_);
   Result<PackSummary> CopyBlocksLocked(const PackReader& from, const std::vector<PackEntry>& blocks,
@@ -174,16 +162,13 @@ class LocalBlockStore final : public BlockStore {
   PackSet packs_;
   std::unique_ptr<BlockIndex> index_;
   BlockReader reader_;
-  WriterGate gate_;
+  BlockWriter writer_;
   std::atomic<bool> closed_ = false;
 
   Mutex maintenance_mutex_;  // one rewrite, drop or rebuild at a time
   SharedMutex
       index_gate_;  // look-ups share it; a rebuild holds it, so that none sees half an index
   bool index_whole_ GUARDED_BY(index_gate_) = true;
-
-  Mutex writers_mutex_;
-  std::map<Id128, std::unique_ptr<RealmWriter>> writers_ GUARDED_BY(writers_mutex_);
 };
 
 }  // namespace cairn

@@ -13,23 +13,11 @@
 namespace cairn {
 
 Result<WritersHeld> LocalBlockStore::HoldWriters(int64_t timeout_ms) {
-  CAIRN_TRY(gate_.Hold(timeout_ms));
-  return WritersHeld(gate_);
+  CAIRN_TRY(writer_.gate().Hold(timeout_ms));
+  return WritersHeld(writer_.gate());
 }
 
-Status LocalBlockStore::SealOpenPacks() {
-  std::vector<RealmWriter*> writers;
-  {
-    MutexLock lock(writers_mutex_);
-    for (const auto& [realm, writer] : writers_) writers.push_back(writer.get());
-  }
-  Status first;
-  for (RealmWriter* writer : writers) {
-    const Status sealed = writer->Seal();
-    if (!sealed && first) first = sealed;
-  }
-  return first;
-}
+Status LocalBlockStore::SealOpenPacks() { return writer_.Seal(); }
 
 std::vector<Id128> LocalBlockStore::ListRealms() {
   std::set<Id128> realms;
@@ -76,7 +64,7 @@ Result<std::vector<LocalBlockStore::PackBlock>> LocalBlockStore::ListBlocksLocke
 
 Result<bool> LocalBlockStore::Contains(const Id128& realm, const BlockRef& ref) {
   const Id128 owner = ref.realm == RealmTag::kBase ? BaseRealm() : realm;
-  const std::optional<Found> found = CAIRN_TRY(Locate(owner, ref.address));
+  const auto found = CAIRN_TRY(writer_.Locate(owner, ref.address));
   if (!found) return false;
   const auto known = packs_.Find(found->location.pack);
   return known && known->summary.realm == owner && found->location.entry.kind == ref.kind &&
@@ -206,10 +194,10 @@ Result<uint64_t> LocalBlockStore::PurgeTrash(int64_t older_than_ms) {
 }
 
 Result<uint64_t> LocalBlockStore::DropRealm(const Id128& realm) {
-  if (gate_.Live(realm) != 0) {
+  if (writer_.gate().Live(realm) != 0) {
     return Err(ErrorCode::kFailedPrecondition, "realm " + realm.ToHex() + " is being written");
   }
-  if (RealmWriter* writer = FindWriter(realm)) writer->Drop();
+  if (RealmWriter* writer = writer_.FindWriter(realm)) writer->Drop();
   MutexLock lock(maintenance_mutex_);
   ForgetRealm(realm);
   bool rebuild = false;
