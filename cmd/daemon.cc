@@ -75,7 +75,7 @@ Status Daemon::StartServices() {
   hooks.is_mounted = [this](const catalog::Environment& env) { return IsMounted(env); };
   hooks.point_is_held = [this](const catalog::Point& point) { return volumes_->IsHeld(point); };
   reaper_ = std::make_unique<Reaper>(*catalog_, std::move(hooks), epoch);
-  collector_ = std::make_unique<Collector>(*catalog_, *store_, clock);
+  collector_ = std::make_unique<Collector>(*catalog_, *store_);
   CAIRN_TRY(EndAbandonedOperations());
   volumes_->OnSealed([this](const catalog::PointRecord& record) {
     if (auto settled = publisher_->SettleAll(&record.point()); !settled) {

@@ -16,6 +16,7 @@
 #include "gc/block_walk.h"
 #include "gc/root_set.h"
 #include "store/base/log.h"
+#include "store/base/random.h"
 
 namespace cairn {
 
@@ -79,7 +80,9 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
 
   CollectReport report;
   report.marked_blocks = marked.blocks;
-  const uint64_t cycle = static_cast<uint64_t>(clock_.NowMs());
+  // Never used before: docs/decisions/0008-collection-protocol.md.
+  uint64_t cycle = 0;
+  while (cycle == 0) FillRandom(&cycle, sizeof(cycle));
 
   if (!options.dry_run) {
     for (const Id128& realm : roots.dead_realms)

@@ -11,7 +11,6 @@
 #include <string>
 
 #include "catalog/catalog.h"
-#include "store/base/clock.h"
 #include "store/local_block_store.h"
 
 namespace cairn {
@@ -38,15 +37,13 @@ struct CollectReport {
 
 class Collector {
  public:
-  Collector(Catalog& catalog, LocalBlockStore& store, Clock& clock)
-      : catalog_(catalog), store_(store), clock_(clock) {}
+  Collector(Catalog& catalog, LocalBlockStore& store) : catalog_(catalog), store_(store) {}
   // One at a time (Unavailable while another runs).
   Result<CollectReport> Collect(const CollectOptions& options);
 
  private:
   Catalog& catalog_;
   LocalBlockStore& store_;
-  Clock& clock_;
   std::atomic<bool> running_ = false;
 };
 

@@ -51,7 +51,7 @@ class ApiWorld : public ServiceWorld {
       return volumes_->IsHeld(point);
     };
     reaper_ = std::make_unique<Reaper>(catalog_, std::move(reaper_hooks), registry_->epoch());
-    collector_ = std::make_unique<Collector>(catalog_, *packs_, SystemClock());
+    collector_ = std::make_unique<Collector>(catalog_, *packs_);
     services_.reset(new ApiServices{.registry = *registry_,
                                     .volumes = *volumes_,
                                     .snapshots = *snapshots_,

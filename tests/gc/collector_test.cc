@@ -113,7 +113,7 @@ class CollectorTest : public testing::Test {
     return keys::Volume(volume.id());
   }
   Result<CollectReport> Collect(const CollectOptions& options) {
-    return Collector(catalog_, *world_.store, world_.clock).Collect(options);
+    return Collector(catalog_, *world_.store).Collect(options);
   }
   void ExpectWhole(const Tree& tree) {
     for (size_t i = 0; i < tree.data.size(); ++i) {
