@@ -39,6 +39,12 @@ struct OpenOptions {
   bool truncate = false;
 };
 
+// What statvfs(2) says of the file system that a directory lies on.
+struct DiskSpace {
+  uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;  // to anybody: what only root may still take is not in it
+};
+
 // Paths are host paths. Thread-safe.
 class FileSystem {
  public:
@@ -53,6 +59,7 @@ class FileSystem {
       const std::string& dir) = 0;                     // names, sorted, no . and ..
   virtual Status SyncDir(const std::string& dir) = 0;  // fsync of the directory
   virtual Result<bool> Exists(const std::string& path) = 0;
+  virtual Result<DiskSpace> Space(const std::string& dir) = 0;
 };
 
 // The host's file system. Lives for the whole process.

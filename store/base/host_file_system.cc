@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -134,6 +135,12 @@ class HostFileSystemImpl final : public FileSystem {
     if (lstat(path.c_str(), &st) == 0) return true;
     if (errno == ENOENT || errno == ENOTDIR) return false;
     return ErrErrno(errno, "stat " + path);
+  }
+  Result<DiskSpace> Space(const std::string& dir) override {
+    struct statvfs st{};
+    if (statvfs(dir.c_str(), &st) != 0) return ErrErrno(errno, "statvfs " + dir);
+    return DiskSpace{.total_bytes = st.f_blocks * st.f_frsize,
+                     .free_bytes = st.f_bavail * st.f_frsize};
   }
 };
 

@@ -49,13 +49,7 @@ class FaultyFileSystem::FaultyFile final : public File {
     MutexLock lock(fs_.mutex_);
     bool after = false;
     CAIRN_TRY(Begin(Call::kWrite, after));
-    const uint64_t size = CAIRN_TRY(file_->SizeBytes());
-    const uint64_t end = offset + data.size();
-    if (fs_.space_left_ >= 0 && end > size) {
-      const auto grown = static_cast<int64_t>(end - std::max(size, std::min(offset, end)));
-      if (grown > fs_.space_left_) return ErrErrno(ENOSPC, "write " + path_);
-      fs_.space_left_ -= grown;
-    }
+    CAIRN_TRY(TakeSpace(offset, data.size(), "write "));
     fs_.Remember(*node_, *file_, offset, data.size());
     CAIRN_TRY(file_->WriteAt(offset, data));
     return fs_.Leave(after);
@@ -87,6 +81,7 @@ class FaultyFileSystem::FaultyFile final : public File {
     MutexLock lock(fs_.mutex_);
     bool after = false;
     CAIRN_TRY(Begin(Call::kAllocate, after));
+    if (!keep_size) CAIRN_TRY(TakeSpace(offset, length_bytes, "fallocate "));
     CAIRN_TRY(file_->Allocate(offset, length_bytes, keep_size));
     return fs_.Leave(after);
   }
@@ -98,6 +93,17 @@ class FaultyFileSystem::FaultyFile final : public File {
   Status Begin(Call call, bool& after) REQUIRES(fs_.mutex_) {
     if (boot_ != fs_.boot_) return ErrErrno(EIO, path_ + " was open when the power was cut");
     return fs_.Enter(call, after);
+  }
+
+  // Only a file that becomes longer takes space.
+  Status TakeSpace(uint64_t offset, uint64_t length_bytes, const char* doing) REQUIRES(fs_.mutex_) {
+    const uint64_t size = CAIRN_TRY(file_->SizeBytes());
+    const uint64_t end = offset + length_bytes;
+    if (fs_.space_left_ < 0 || end <= size) return {};
+    const auto grown = static_cast<int64_t>(end - std::max(size, std::min(offset, end)));
+    if (grown > fs_.space_left_) return ErrErrno(ENOSPC, doing + path_);
+    fs_.space_left_ -= grown;
+    return {};
   }
 
   FaultyFileSystem& fs_;
@@ -123,6 +129,18 @@ void FaultyFileSystem::FailNth(Call call, uint64_t n, int sys_errno, uint64_t ti
 void FaultyFileSystem::SetSpaceLeft(int64_t bytes) {
   MutexLock lock(mutex_);
   space_left_ = bytes;
+}
+
+int64_t FaultyFileSystem::space_left() const {
+  MutexLock lock(mutex_);
+  return space_left_;
+}
+
+Result<DiskSpace> FaultyFileSystem::Space(const std::string& dir) {
+  MutexLock lock(mutex_);
+  if (off_) return ErrErrno(EIO, "the power is off");
+  if (space_left_ < 0) return host_.Space(dir);
+  return DiskSpace{.total_bytes = kDiskBytes, .free_bytes = static_cast<uint64_t>(space_left_)};
 }
 
 void FaultyFileSystem::PowerOffAfter(uint64_t n) {

@@ -47,9 +47,10 @@ class FaultyFileSystem final : public FileSystem {
   // The n-th call of this kind from now on (1: the next) fails with `sys_errno` and does nothing,
   // `times` in a row.
   void FailNth(Call call, uint64_t n, int sys_errno, uint64_t times = 1);
-  // Writes that make a file longer fail with ENOSPC once `bytes` more have been added; negative: no
-  // limit.
+  // Writes and allocations that make a file longer fail with ENOSPC once `bytes` more have been
+  // added; negative: no limit.
   void SetSpaceLeft(int64_t bytes);
+  int64_t space_left() const;
   // The n-th changing call (all but kRead) still happens, then the machine is off: it and all later
   // ones fail with EIO.
   void PowerOffAfter(uint64_t n);
@@ -69,6 +70,9 @@ class FaultyFileSystem final : public FileSystem {
   Result<std::vector<std::string>> List(const std::string& dir) override;
   Status SyncDir(const std::string& dir) override;
   Result<bool> Exists(const std::string& path) override;
+  // What SetSpaceLeft has left, of a disk of kDiskBytes; without a limit the host's.
+  Result<DiskSpace> Space(const std::string& dir) override;
+  static constexpr uint64_t kDiskBytes = 1ull << 30;
 
  private:
   static constexpr uint64_t kSectorBytes = 512;

@@ -122,6 +122,13 @@ class SimDisk final : public FileSystem {
     MutexLock lock(mutex_);
     return names_.count(path) > 0;
   }
+  Result<DiskSpace> Space(const std::string&) override {
+    MutexLock lock(mutex_);
+    uint64_t used = 0;
+    for (const auto& [name, node] : names_) used += node->data.size();
+    return DiskSpace{.total_bytes = space_bytes,
+                     .free_bytes = space_bytes > used ? space_bytes - used : 0};
+  }
 
  private:
   struct Unsynced {
