@@ -1,10 +1,32 @@
-// Whole-file operations on top of the seam: read with a limit, replace atomically (tmp, fsync,
+// Batches as loops, for file systems that have nothing better, and whole-file operations on top of
+// the seam: read with a limit, replace atomically (tmp, fsync,
 // rename, fsync of the directory), remove a tree.
 #include "store/base/file_system.h"
 
 #include <cerrno>
 
 namespace cairn {
+
+Status File::WriteMany(uint64_t offset, std::span<const std::string_view> pieces) {
+  for (const std::string_view piece : pieces) {
+    CAIRN_TRY(WriteAt(offset, piece));
+    offset += piece.size();
+  }
+  return {};
+}
+
+void FileSystem::ReadMany(std::span<const ReadOp> ops, const ReadDone& done) {
+  std::string buffer;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    buffer.resize(ops[i].length_bytes);
+    const Result<size_t> got = ops[i].file->ReadAt(ops[i].offset, buffer);
+    if (got) {
+      done(i, std::string_view(buffer).substr(0, *got));
+    } else {
+      done(i, std::unexpected(got.error()));
+    }
+  }
+}
 
 Result<std::string> ReadWholeFile(FileSystem& fs, const std::string& path, uint64_t limit_bytes) {
   const std::unique_ptr<File> file = CAIRN_TRY(fs.Open(path, {.read_only = true}));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +15,17 @@
 
 namespace cairn {
 
+class File;
+
+// One read of a batch.
+struct ReadOp {
+  File* file = nullptr;  // opened by the file system that is asked
+  uint64_t offset = 0;
+  size_t length_bytes = 0;
+};
+// The bytes of ops[index], fewer only at the end of the file. They are gone when this returns.
+using ReadDone = std::function<void(size_t index, Result<std::string_view> bytes)>;
+
 // One open host file. Thread-safe for positional reads and writes at disjoint ranges.
 class File {
  public:
@@ -23,6 +35,9 @@ class File {
   virtual Result<size_t> ReadAt(uint64_t offset, std::span<char> out) = 0;
   // Writes all of `data`. Volatile until Sync. ENOSPC -> Exhausted.
   virtual Status WriteAt(uint64_t offset, std::string_view data) = 0;
+  // Writes the pieces one after the other from `offset` on, as one WriteAt of all of them would
+  // (here: one WriteAt a piece). After an error any part of them may be written.
+  virtual Status WriteMany(uint64_t offset, std::span<const std::string_view> pieces);
   // fdatasync(2). After an error the file's unsynced bytes are in doubt: abandon it, never retry.
   virtual Status Sync() = 0;
   virtual Status Truncate(uint64_t size_bytes) = 0;
@@ -37,6 +52,7 @@ struct OpenOptions {
   bool exclusive = false;  // with create: fail with AlreadyExists if it is there
   bool read_only = false;
   bool truncate = false;
+  bool bulk_direct = false;  // ReadMany passes the page cache by for what is not in it
 };
 
 // What statvfs(2) says of the file system that a directory lies on.
@@ -60,10 +76,20 @@ class FileSystem {
   virtual Status SyncDir(const std::string& dir) = 0;  // fsync of the directory
   virtual Result<bool> Exists(const std::string& path) = 0;
   virtual Result<DiskSpace> Space(const std::string& dir) = 0;
+  // Reads all of `ops`, as many at once as pays, and calls `done` once for each, in any order, on
+  // this thread. An error is that read's alone. `done` may compute while others are in flight; it
+  // must not block for long. (Here: one ReadAt after the other.)
+  virtual void ReadMany(std::span<const ReadOp> ops, const ReadDone& done);
 };
 
-// The host's file system. Lives for the whole process.
+enum class IoBackend {
+  kPosix,  // pread only
+  kRing,   // io_uring for batches of reads; pread where the kernel refuses it
+};
+// The host's file system. Lives for the whole process; kRing unless the environment says
+// CAIRN_IO=posix.
 FileSystem& HostFileSystem();
+std::unique_ptr<FileSystem> NewHostFileSystem(IoBackend backend);
 
 // Whole small files. WriteFileAtomically: tmp + fsync + rename + fsync(dir); durable on return.
 // This is the only place where that dance is written.
