@@ -25,6 +25,7 @@
 #include <set>
 
 #include "catalog/environments.h"
+#include "catalog/idempotency.h"
 #include "catalog/keys.h"
 #include "catalog/lifetime_rules.h"
 #include "catalog/records.h"
@@ -34,8 +35,6 @@
 namespace cairn {
 
 namespace {
-
-constexpr int64_t kIdempotencyMs = 24 * 3600 * 1000;
 
 // All records that the rules look at, read in one pass.
 struct Records {
