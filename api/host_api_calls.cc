@@ -34,6 +34,14 @@ Status CheckName(std::string_view name) {
              fmt::format("the name has {} bytes: at most {} are kept", name.size(), kMaxNameBytes));
 }
 
+// A key that is dead from the start is a mistake: seconds instead of milliseconds, mostly.
+Status CheckExpiry(int64_t expires_ms, int64_t now_ms) {
+  if (expires_ms == 0 || expires_ms > now_ms) return {};
+  return Err(ErrorCode::kInvalidArgument,
+             fmt::format("the expiry {} is past: give milliseconds since 1970, it is {} now",
+                         expires_ms, now_ms));
+}
+
 host::TransferReport ToView(const TransferCounts& counts) {
   host::TransferReport view;
   view.set_directories(counts.directories);
@@ -52,6 +60,7 @@ HostApi::Answer HostApi::CallFor(const std::string& org, const host::HostRequest
   switch (request.call_case()) {
     case Call::kKeyCreate: {
       CAIRN_TRY(CheckName(request.key_create().name()));
+      CAIRN_TRY(CheckExpiry(request.key_create().expires_ms(), services_.clock.NowMs()));
       const NewApiKey key = CAIRN_TRY(services_.registry.CreateApiKey(
           org, request.key_create().name(), request.key_create().expires_ms()));
       *response.mutable_key() = ToView(key.record);

@@ -26,11 +26,16 @@ Result<std::unique_ptr<HostClient>> HostClient::Connect(const std::string& socke
   if (!fd.valid()) return Err(ErrorCode::kInternal, "socket", errno);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     const int error = errno;
+    const std::string what_to_do =
+        error == EACCES
+            ? std::string("Only root and the daemon's own user may use it")
+            : fmt::format(
+                  "Start it (cairnd --data DIR --socket {}) or name another socket with "
+                  "--socket or CAIRN_SOCKET",
+                  socket_path);
     return Err(ErrorCode::kUnavailable,
-               fmt::format("no daemon answers on {}: {}. Start it (cairnd --data DIR --socket {}) "
-                           "or name another socket "
-                           "with --socket or CAIRN_SOCKET",
-                           socket_path, std::strerror(error), socket_path),
+               fmt::format("no daemon answers on {}: {}. {}", socket_path, std::strerror(error),
+                           what_to_do),
                error);
   }
   return std::unique_ptr<HostClient>(new HostClient(std::move(fd), socket_path));

@@ -13,6 +13,9 @@
 namespace cairn {
 namespace {
 
+// The HTTP API's word for a turn that has not ended, and for a Session that has one.
+constexpr std::string_view kInProgress = "in_progress";
+
 std::string NameAfter(std::string_view prefix, const std::string& name) {
   std::string text = name.substr(prefix.size());
   std::transform(text.begin(), text.end(), text.begin(),
@@ -29,6 +32,7 @@ std::string LifetimeName(catalog::Lifetime lifetime) {
   return NameAfter("LIFETIME_", catalog::Lifetime_Name(lifetime));
 }
 std::string TurnStatusName(catalog::TurnStatus status) {
+  if (status == catalog::TURN_RUNNING) return std::string(kInProgress);
   return NameAfter("TURN_", catalog::TurnStatus_Name(status));
 }
 std::string DurabilityName(catalog::Durability durability) {
@@ -92,7 +96,7 @@ host::SessionInfo ToView(const catalog::Session& session) {
   view.set_id(session.id());
   view.set_env(session.env());
   view.set_inline_environment(session.inline_environment());
-  view.set_status(session.status());
+  view.set_status(session.active_turn().empty() ? session.status() : std::string(kInProgress));
   view.set_output_directory(session.output_directory());
   view.set_active_turn(session.active_turn());
   view.set_created_ms(session.created_ms());

@@ -33,8 +33,8 @@ host::ReapInfo ToView(const ReapPlan& plan);
 
 host::CallError ToCallError(const Refusal& refusal);
 
-// "pending", "ready", ...; "private", "standalone", "shared"; "running", "completed", ...; "local",
-// ...
+// "pending", "ready", ...; "private", "standalone", "shared"; "in_progress", "completed", ...;
+// "local", ...
 std::string StateName(catalog::EnvironmentState state);
 std::string LifetimeName(catalog::Lifetime lifetime);
 std::string TurnStatusName(catalog::TurnStatus status);

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -183,11 +184,24 @@ class Exporter {
     const std::vector<std::string> names = CAIRN_TRY(view_.ListXattrs(ino));
     for (const std::string& name : names) {
       const std::string value = CAIRN_TRY(view_.GetXattr(ino, name));
-      if (set(name, value) != 0)
-        return std::unexpected(HostError(
-            fmt::format("cannot set the extended attribute {} of", name), target_ + "/" + path));
+      if (set(name, value) == 0) continue;
+      const Error error = HostError(fmt::format("cannot set the extended attribute {} of", name),
+                                    target_ + "/" + path);
+      if (!IsTooLarge(error.sys_errno(), value.size())) return std::unexpected(error);
+      return Err(ErrorCode::kFailedPrecondition,
+                 fmt::format("the file system of {} takes no extended attribute of {} bytes ({} of "
+                             "{}): export to one that does, such as XFS",
+                             target_, value.size(), name, path));
     }
     return {};
+  }
+
+  // Whether the file system has room and still refused `bytes` bytes of attribute. ext4 says ENOSPC
+  // then (xattr(7): all attributes of a file share one block), others E2BIG.
+  bool IsTooLarge(int error, size_t bytes) const {
+    struct statvfs room{};
+    if (error != ENOSPC) return error == E2BIG;
+    return ::fstatvfs(root_.get(), &room) == 0 && room.f_bavail * room.f_frsize > 16 * bytes;
   }
 
   Status SetAttributesOf(int fd, InodeNumber ino, const Inode& inode, const std::string& path) {

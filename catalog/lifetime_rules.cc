@@ -136,7 +136,10 @@ Ruled<TurnStep> MayEndTurn(catalog::TurnStatus current, catalog::TurnStatus want
     return TurnStep::kEnd;
   }
   if (current == wanted) return TurnStep::kAlreadyEndedSo;
-  return Refuse(refusals::kTurnEnded, "the turn has already ended in another way");
+  const char* const ended = current == catalog::TURN_COMPLETED ? "completed"
+                            : current == catalog::TURN_FAILED  ? "failed"
+                                                               : "cancelled";
+  return Refuse(refusals::kTurnEnded, std::string("the turn has already ended: ") + ended);
 }
 
 Ruled<void> MayDeleteSnapshot(const catalog::Snapshot& snapshot,

@@ -244,7 +244,8 @@ Status VolumeManager::Mount(const std::string& org, const std::string& env, cons
   MutexLock operation(target.open->operation);
   const std::string where = state_->mounts.MountedAt(target.open->id);
   if (!where.empty()) {
-    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is mounted at " + where);
+    return Err(ErrorCode::kFailedPrecondition,
+               "environment " + env + " is mounted at " + where + ": unmount it first");
   }
   if (target.env.state() == catalog::ENV_READY && !options.read_only) {
     CAIRN_TRY(state_->MakeOutputDirectories(*target.open, target.env));

@@ -66,10 +66,14 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-// The device that `dir` is on, without a request to any FUSE server for `dir` itself.
+// The device that the directory `dir` is on, without a request to any FUSE server for `dir` itself.
+// Nothing: errno says why.
 std::optional<Device> DeviceOf(const std::string& dir) {
   struct statx st{};
-  if (::statx(AT_FDCWD, dir.c_str(), AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT, 0, &st) != 0) {
+  const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT;
+  if (::statx(AT_FDCWD, dir.c_str(), flags, STATX_TYPE, &st) != 0) return std::nullopt;
+  if (!S_ISDIR(st.stx_mode)) {
+    errno = ENOTDIR;
     return std::nullopt;
   }
   return Device{st.stx_dev_major, st.stx_dev_minor};
@@ -117,7 +121,7 @@ class Keeper {
   bool Prepare() {
     ::prctl(kPrSetIoFlusher, 1, 0, 0, 0);  // refused without CAP_SYS_RESOURCE: no matter
     if (!WriteControl("/proc/self/oom_score_adj", kKeeperOomScore)) {
-      LogWarning("keeper_oom_score_unchanged");
+      LogWarning("keeper_oom_score_unchanged", {{"error", std::strerror(errno)}});
     }
     sigset_t set;
     sigemptyset(&set);
@@ -265,15 +269,17 @@ class Keeper {
     if (!before) {
       const int error = errno;
       return Fail(message, error,
-                  fmt::format("cannot mount on {}: {}: name an existing directory", request->dir,
-                              std::strerror(error)));
+                  fmt::format("{}: name an existing directory", std::strerror(error)));
     }
     {
       MutexLock lock(mutex_);
       for (const auto& [connection, mount] : mounts_) {
-        if (connection == request->connection || mount.device == *before) {
-          return Fail(message, EBUSY, fmt::format("{} is mounted already", request->dir));
-        }
+        if (connection != request->connection && mount.device != *before) continue;
+        return Fail(
+            message, EBUSY,
+            mount.dir == request->dir
+                ? std::string("something is mounted there already: unmount it first")
+                : fmt::format("that is inside the mount at {}: name another directory", mount.dir));
       }
     }
     UniqueFd fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));

@@ -152,6 +152,24 @@ TEST_F(TreeTransferTest, ExportWantsANewOrEmptyDirectory) {
   EXPECT_NE(::access((target_ + "/a").c_str(), F_OK), 0);
 }
 
+// 60,000 bytes are more than ext4 keeps of an inode's attributes; a host that keeps them exports.
+TEST_F(TreeTransferTest, AttributeThatTheHostDoesNotKeepIsNotCalledAFullDisk) {
+  WriteHost(source_ + "/f", "x");
+  ASSERT_TRUE(Import());
+  {
+    const auto volume = volumes_->OpenForWrite(kOrg, env_);
+    ASSERT_TRUE(volume);
+    const InodeNumber f = (*volume)->View().Resolve("/workspace/in/f").value();
+    ASSERT_TRUE((*volume)->SetXattr({}, f, "user.big", std::string(60000, 'v'), 0));
+  }
+  const auto exported = Export();
+  if (exported) GTEST_SKIP() << "this file system keeps attributes of 60,000 bytes";
+  EXPECT_EQ(exported.error().code(), ErrorCode::kFailedPrecondition);
+  const std::string& message = exported.error().message();
+  EXPECT_NE(message.find("no extended attribute of 60000 bytes (user.big of f)"), std::string::npos)
+      << message;
+}
+
 TEST_F(TreeTransferTest, WrongPathsAreTypedErrors) {
   source_ = "relative";
   EXPECT_EQ(Import().error().code(), ErrorCode::kInvalidArgument);
