@@ -12,6 +12,8 @@ namespace cairn {
 
 inline constexpr uint32_t kHostProtocolVersion = 1;
 inline constexpr uint32_t kMaxHostFrameBytes = 16u << 20;
+// Where daemon and client meet when neither --socket nor CAIRN_SOCKET says otherwise.
+inline constexpr std::string_view kDefaultHostSocket = "/run/cairn/cairn.sock";
 
 // Deadlines of one frame. `first_byte_ms` may be long (an idle connection); once a frame has begun
 // it must be whole within `rest_ms`, however slowly its bytes drip. -1: no limit.

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "cmd/usage_error.h"
+
 namespace cairn {
 namespace {
 
@@ -102,8 +104,10 @@ CLI::Option* Flag(CLI::App* verb, const std::string& name, const Request& reques
 template <typename Set>
 CLI::Option* Number(CLI::App* verb, const std::string& name, const Request& request, Set set,
                     const std::string& help) {
-  return verb->add_option_function<uint64_t>(
-      name, [request, set](const uint64_t& value) { set(*request, value); }, help);
+  return verb
+      ->add_option_function<uint64_t>(
+          name, [request, set](const uint64_t& value) { set(*request, value); }, help)
+      ->check(WholeNumber());
 }
 // --metadata and --label: NAME=VALUE, many times.
 template <typename Map>

@@ -10,10 +10,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <string>
 
 #include "cmd/daemon.h"
+#include "cmd/usage_error.h"
 #include "store/base/log.h"
 
 namespace {
@@ -22,10 +24,13 @@ constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 64;
 
 int Fail(const cairn::Error& error) {
-  std::fputs(
-      fmt::format("cairnd: {}\n", error.message().empty() ? error.ToString() : error.message())
-          .c_str(),
-      stderr);
+  std::string text = error.message().empty() ? error.ToString() : error.message();
+  // The reason, for those texts that name only what was tried.
+  const char* reason = std::strerror(error.sys_errno());
+  if (error.sys_errno() != 0 && text.find(reason) == std::string::npos) {
+    text += fmt::format(": {}", reason);
+  }
+  std::fputs(fmt::format("cairnd: {}\n", text).c_str(), stderr);
   if (error.code() == cairn::ErrorCode::kDataLoss) {
     std::fputs(
         "cairnd: stored bytes are damaged (data_loss): nothing was changed. Keep a copy of the "
@@ -92,10 +97,12 @@ int main(int argc, char** argv) {
                                                   {"info", LogLevel::kInfo},
                                                   {"warning", LogLevel::kWarning},
                                                   {"error", LogLevel::kError}};
-  app.set_version_flag("--version", "cairnd 0.1.0");
+  app.set_version_flag("--version", "cairnd " CAIRN_VERSION);
   app.add_option("--data", options.data_dir, "data directory; made when it does not exist")
       ->required();
-  app.add_option("--socket", options.socket_path, "unix socket for the host (DATA/cairn.sock)");
+  app.add_option("--socket", options.socket_path, "unix socket for the host: where cairn looks")
+      ->envname("CAIRN_SOCKET")
+      ->capture_default_str();
   app.add_option("--listen", listen, "address and port of the HTTP API")->capture_default_str();
   app.add_flag("--insecure-listen-anywhere", anywhere,
                "allow --listen to name more than this machine: HTTP is not encrypted, keys can be "
@@ -109,7 +116,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::fputs(fmt::format("cairnd: {}\n", UsageMessage(app, error)).c_str(), stderr);
+    return kExitUsage;
   }
   const auto address = ParseListenAddress(listen);
   if (!address) {

@@ -5,6 +5,7 @@
 #include "cmd/daemon.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -150,8 +151,12 @@ Status Daemon::StartServers() {
   host_api_ = std::make_unique<HostApi>(*services_);
   http_api_ = std::make_unique<HttpApi>(*services_, [this] { return ready_.load(); });
   HostServerOptions host_options;
-  host_options.socket_path =
-      options_.socket_path.empty() ? directory_->dir() + "/cairn.sock" : options_.socket_path;
+  host_options.socket_path = options_.socket_path;
+  if (options_.socket_path == kDefaultHostSocket) {
+    // /run is empty after each boot. When this fails bind(2) says what is missing.
+    const std::filesystem::path dir = std::filesystem::path(options_.socket_path).parent_path();
+    ::mkdir(dir.c_str(), 0700);
+  }
   host_server_ =
       CAIRN_TRY(HostServer::Start(host_options, [this](const host::HostRequest& request) {
         return host_api_->Handle(request);
@@ -186,7 +191,7 @@ host::StatsInfo Daemon::Stats() {
   }
   info.set_journal_bytes(journal_bytes);
   info.set_started_ms(started_ms_);
-  info.set_version("0.1.0");
+  info.set_version(CAIRN_VERSION);
   return info;
 }
 

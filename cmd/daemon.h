@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "api/host_api.h"
+#include "api/host_frame.h"
 #include "api/host_server.h"
 #include "api/http_api.h"
 #include "api/http_server.h"
@@ -27,7 +28,7 @@ namespace cairn {
 
 struct DaemonOptions {
   std::string data_dir;
-  std::string socket_path;      // empty: cairn.sock in the data directory
+  std::string socket_path = std::string(kDefaultHostSocket);
   std::string master_key_file;  // empty: master.key in the data directory
   ListenAddress listen;
 };

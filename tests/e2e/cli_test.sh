@@ -2,7 +2,7 @@
 # The command line against a real daemon: the basics of every group of verbs, the exit codes, what a refused start leaves.
 #   cli_test.sh BUILD_DIR
 set -euo pipefail
-bin=$1/bin
+bin=$(readlink -f "$1")/bin
 work=$(mktemp -d /tmp/cairn_cli.XXXXXX)
 export CAIRN_SOCKET=$work/s
 keeper=""
@@ -36,7 +36,7 @@ exits() {  # exits CODE COMMAND...
 }
 says() { grep -q -- "$1" "$work/out" || fail "no '$1' in: $(cat "$work/out")"; }
 start() {
-  timeout 300 "$bin/cairnd" --data "$work/data" --socket "$work/s" --listen 127.0.0.1:0 >>"$work/log" 2>&1 &
+  timeout 300 "$bin/cairnd" --data "$work/data" --listen 127.0.0.1:0 >>"$work/log" 2>&1 & # CAIRN_SOCKET is for both
   keeper=$!
   for _ in $(seq 300); do
     kill -0 "$keeper" 2>/dev/null || fail "the daemon ended while starting"
@@ -55,12 +55,32 @@ stop() {
 
 # No daemon, wrong usage.
 exits 2 cairn stats; says "$work/s"
-exits 64 cairn nonsense
-exits 64 cairn env create --quota-bytes x
+exits 64 cairn nonsense; says "no verb nonsense: cairn has org, "
+exits 64 cairn; says "verb is missing: cairn has org, "
+exits 64 cairn env lst; says "no verb lst: cairn env has create, "
+exits 64 cairn env list --nmae x; says "cairn env list takes no --nmae x (help: cairn env list --help)"
+exits 64 cairn mount; says "ENV is required"
+{ json env lst 2>/dev/null || true; } | jq -e '.error.code == "invalid_argument"' >/dev/null || fail "a wrong command line is not JSON"
+exits 0 cairn env --help; says "--socket"
+for number in x 10GB -1 18446744073709551616; do exits 64 cairn env create --quota-bytes "$number"; says "whole number"; done
+[ "$(cairn --version) $("$bin/cairnd" --version)" = "cairn 0.1.0 cairnd 0.1.0" ] || fail "versions"
+exits 64 timeout 20 "$bin/cairnd" --dta "$work/data"; says "takes no --dta"
+exits 1 timeout 20 "$bin/cairnd" --data "$work/no/such" --listen 127.0.0.1:0; says "$work/no/such: No such file or directory"
 exits 64 timeout 20 "$bin/cairnd" --data "$work/data" --listen 0.0.0.0:7070; says insecure-listen-anywhere
 exits 64 timeout 20 "$bin/cairnd" --data "$work/data" --listen localhost:7070
 [ ! -e "$work/data" ] || fail "a refused command line made the data directory"
 exits 1 timeout 20 "$bin/cairnd" --data /etc --listen 127.0.0.1:0; says /etc
+
+# Without --socket and CAIRN_SOCKET both meet in /run/cairn, which the daemon makes.
+# shellcheck disable=SC2016
+env -u CAIRN_SOCKET bin="$bin" work="$work" unshare -m bash -ec '
+  mount -t tmpfs tmpfs /run
+  "$bin/cairnd" --data "$work/data0" --listen 127.0.0.1:0 >"$work/log0" 2>&1 &
+  for _ in $(seq 300); do kill -0 $! && "$bin/cairn" ping >/dev/null 2>&1 && break; sleep 0.1; done
+  "$bin/cairn" ping >/dev/null
+  [ "$(stat -c %a /run/cairn)" = 700 ]
+  kill -TERM $!
+  wait $!' || fail "the default socket"
 
 start
 exits 1 timeout 20 "$bin/cairnd" --data "$work/data" --socket "$work/s2" --listen 127.0.0.1:0; says "process"
@@ -69,6 +89,7 @@ exits 1 timeout 20 "$bin/cairnd" --data "$work/data" --socket "$work/s2" --liste
 exits 4 cairn env list; says "no_organization"
 org=$(json org create one | jq -er .id)
 json key create --name k | jq -er '.secret | startswith("cairn_sk_")' >/dev/null
+exits 64 cairn key create --expires-ms "$(date +%s)"; says "milliseconds since 1970"
 exits 0 cairn key list; grep -q cairn_sk_ "$work/out" && fail "a list shows a secret"
 env=$(json env create --name e --uid 1000 --gid 1000 | jq -er .id)
 [ "$(json env list | jq -er '.data | length')" = 1 ] || fail "env list"
@@ -80,7 +101,13 @@ mkdir "$work/m1" "$work/m2"
 cairn mount "$env" "$work/m1" >/dev/null
 findmnt -no OPTIONS "$work/m1" | grep -q 'nosuid,nodev' || fail "mounted without nosuid,nodev"
 [ "$(stat -c %u "$work/m1/workspace")" = 1000 ] || fail "owner of /workspace"
-exits 4 cairn mount "$env" "$work/m2"; says "$work/m1"
+exits 4 cairn mount "$env" "$work/m2"; says "$work/m1: unmount it first"
+second=$(json env create --name second | jq -er .id)
+exits 4 cairn mount "$second" "$work/m1"; says "is mounted there already: unmount it first"
+exits 4 cairn mount "$second" "$work/m1/workspace"; says "inside the mount at $work/m1:"
+exits 3 cairn mount "$second" "$work/none"; says "at $work/none: No such file or directory: name an existing directory"
+exits 64 cairn mount "$second" /etc/passwd; says "Not a directory: name an existing directory"
+cairn env delete "$second" --confirm "$second" >/dev/null
 echo hello >"$work/m1/workspace/a"
 ln "$work/m1/workspace/a" "$work/m1/workspace/b"
 (cd "$work/m1" && exits 4 cairn umount "$env")
@@ -105,8 +132,9 @@ cairn mount "$own" "$work/m1" >/dev/null
 head -c 100000 /dev/urandom >"$work/m1/workspace/outputs/data"
 turn=$(json turn start "$session" | jq -er .id)
 exits 4 cairn turn start "$session"; says "$turn"
+[ "$(json session show "$session" | jq -er .status) $(json turn show "$turn" | jq -er .status)" = "in_progress in_progress" ] || fail "status"
 artifact=$(json turn complete "$turn" | jq -er '.published[0].id')
-exits 4 cairn turn fail "$turn"
+exits 4 cairn turn fail "$turn"; says "ended: completed"
 cairn artifact get "$artifact" -o "$work/data.out" >/dev/null
 cmp "$work/data.out" "$work/m1/workspace/outputs/data" || fail "the download differs"
 cairn artifact get "$artifact" -o - | cmp - "$work/data.out" || fail "the download to standard output differs"
