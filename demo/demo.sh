@@ -14,7 +14,7 @@ base=http://127.0.0.1:$port
 started=$SECONDS
 keeper=""
 rows=()
-step=""
+step="before the first step"
 step_started=$SECONDS
 
 cairn() { timeout 120 "$bin/cairn" "$@"; }
@@ -86,6 +86,7 @@ api() { curl -fsS -H "Authorization: Bearer $key" -H 'OpenAI-Beta: agents=v1' "$
 status_of() { curl -sS -o "$work/body" -w '%{http_code}' -H "Authorization: Bearer $key" "${@:2}" "$base$1"; }
 
 printf 'Cairn demo: data in %s\n' "$data"
+step="start the daemon"
 start_daemon
 
 begin "organization, key, Environment, Session"
