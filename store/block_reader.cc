@@ -1,7 +1,8 @@
 // A read goes cache -> location -> pack; when a rewrite moved the block between the second and the
 // third step, the location is asked for again; what no pack has is looked for in the trash, loudly.
 // Invariant: bytes are returned only after frame checksum, GCM tag, kind and length have been
-// verified against the reference.
+// verified against the reference; from a place in the quarantine, the address too. A place that
+// does not verify goes into the quarantine before the error is returned.
 #include "store/block_reader.h"
 
 #include <algorithm>
@@ -36,20 +37,19 @@ Result<Block> BlockReader::Get(const Id128& realm, const BlockRef& ref) {
   }
   item = {.realm = owner,
           .kind = ref.kind,
-          .plain = std::make_shared<const std::string>(CAIRN_TRY(ReadPlain(owner, ref)))};
+          .plain = std::make_shared<const std::string>(CAIRN_TRY(ReadPlain(owner, ref, false)))};
   cache_.Put(ref.address, item);
   return item.plain;
 }
 
 Status BlockReader::Verify(const Id128& realm, const BlockRef& ref) {
   const Id128 owner = OwnerOf(realm, ref);
-  const std::string plain = CAIRN_TRY(ReadPlain(owner, ref));
-  if (CAIRN_TRY(deps_.keys.AddressOf(owner, ref.kind, plain)) == ref.address) return {};
-  MarkDamaged(ref.address);
-  return Lost(ref, "realm " + owner.ToHex(), "plaintext has another address");
+  CAIRN_TRY(ReadPlain(owner, ref, /*recompute_address=*/true));
+  return {};
 }
 
-Result<std::string> BlockReader::ReadPlain(const Id128& realm, const BlockRef& ref) {
+Result<std::string> BlockReader::ReadPlain(const Id128& realm, const BlockRef& ref,
+                                           bool recompute_address) {
   if (!deps_.keys.Has(realm)) {
     return Err(ErrorCode::kNotFound, "no keys for realm " + realm.ToHex());
   }
@@ -67,8 +67,14 @@ Result<std::string> BlockReader::ReadPlain(const Id128& realm, const BlockRef& r
     const std::string where = deps_.packs.PathOf(realm, location.pack);
     if (!reader) {
       const ErrorCode code = reader.error().code();
+      if (code != ErrorCode::kNotFound && code != ErrorCode::kDataLoss) {
+        return std::unexpected(reader.error());
+      }
+      // Keys that were destroyed meanwhile are no damage of the pack.
+      if (deps_.keys.Has(realm)) {
+        Distrust(realm, location.pack, QuarantinedFrame::kWholePack, {});
+      }
       if (code == ErrorCode::kNotFound) return ReadFromTrash(realm, ref);
-      if (code != ErrorCode::kDataLoss) return std::unexpected(reader.error());
       return Lost(ref, where, reader.error().message());
     }
     if ((*reader)->header().realm != realm) return Lost(ref, where, "pack of another realm");
@@ -79,9 +85,13 @@ Result<std::string> BlockReader::ReadPlain(const Id128& realm, const BlockRef& r
     if (bytes) {
       bytes = DecodeBlock(location.entry.codec, *std::move(bytes), location.entry.raw_length);
     }
-    if (bytes) return bytes;
-    if (bytes.error().code() != ErrorCode::kDataLoss) return bytes;
-    MarkDamaged(ref.address);
+    if (bytes &&
+        (recompute_address || deps_.quarantine.Holds(location.pack, location.entry.offset)) &&
+        CAIRN_TRY(deps_.keys.AddressOf(realm, ref.kind, *bytes)) != ref.address) {
+      bytes = Err(ErrorCode::kDataLoss, "plaintext has another address");
+    }
+    if (bytes || bytes.error().code() != ErrorCode::kDataLoss) return bytes;
+    Distrust(realm, location.pack, location.entry.offset, ref.address);
     return Lost(ref, fmt::format("{} at {}", where, location.entry.offset),
                 bytes.error().message());
   }
@@ -102,31 +112,30 @@ Result<std::string> BlockReader::ReadFromTrash(const Id128& realm, const BlockRe
     }
     Result<std::string> bytes = (*reader)->ReadFrame(*entry);
     if (bytes) bytes = DecodeBlock(entry->codec, *std::move(bytes), entry->raw_length);
-    if (!bytes) continue;
+    if (!bytes || CAIRN_TRY(deps_.keys.AddressOf(realm, ref.kind, *bytes)) != ref.address) continue;
     trash_reads_.fetch_add(1);
     LogError("read_from_trash", {{"block", ref.address.ToHex()}, {"pack", file.path}});
     return bytes;
   }
-  MarkDamaged(ref.address);
   return Lost(ref, "realm " + realm.ToHex(), "block is in no pack");
 }
 
-bool BlockReader::IsDamaged(const Address& address) {
-  MutexLock lock(damaged_mutex_);
-  return damaged_.contains(address);
-}
-
-void BlockReader::MarkDamaged(const Address& address) {
-  // Bounded: beyond it a damaged block is only not healed by a later write of the same bytes.
-  constexpr size_t kMaxDamaged = 1 << 20;
-  MutexLock lock(damaged_mutex_);
-  if (damaged_.size() < kMaxDamaged) damaged_.insert(address);
-}
-
-void BlockReader::Heal(const Address& address) {
-  LogWarning("block_stored_again", {{"block", address.ToHex()}});
-  MutexLock lock(damaged_mutex_);
-  damaged_.erase(address);
+void BlockReader::Distrust(const Id128& realm, const Id128& pack, uint64_t offset,
+                           const Address& address) {
+  if (deps_.quarantine.Add({.realm = realm,
+                            .pack = pack,
+                            .offset = offset,
+                            .address = address,
+                            .found_ms = deps_.clock.NowMs()})) {
+    LogError("quarantined", {{"pack", deps_.packs.PathOf(realm, pack)},
+                             {"offset", static_cast<int64_t>(offset)},
+                             {"block", address.ToHex()}});
+  }
+  if (offset == QuarantinedFrame::kWholePack) {
+    cache_.EraseRealm(realm);
+  } else {
+    cache_.Erase(address);
+  }
 }
 
 }  // namespace cairn

@@ -1,5 +1,5 @@
-// BlockReader: how LocalBlockStore reads: cache, location, pack, trash; and which blocks it found
-// damaged.
+// BlockReader: how LocalBlockStore reads: cache, location, pack, trash. What it finds damaged goes
+// into the quarantine.
 #pragma once
 
 #include <atomic>
@@ -7,15 +7,15 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <unordered_set>
 
+#include "store/base/clock.h"
 #include "store/base/file_system.h"
-#include "store/base/mutex.h"
 #include "store/block_cache.h"
 #include "store/block_index.h"
 #include "store/block_store.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
+#include "store/quarantine.h"
 
 namespace cairn {
 
@@ -29,6 +29,8 @@ class BlockReader {
     FileSystem& fs;
     const KeyRing& keys;
     PackSet& packs;
+    Quarantine& quarantine;
+    Clock& clock;
     uint64_t cache_bytes;
     // Where a block of a realm lies now; nullopt: in no pack.
     std::function<Result<std::optional<BlockLocation>>(const Id128& realm, const Address&)> locate;
@@ -42,28 +44,25 @@ class BlockReader {
   // Reads give Unavailable from now on (cached blocks are still served).
   void Close() { closed_.store(true); }
 
-  // Drops cached plaintext of a realm.
+  // Drops cached plaintext of a realm, of a block.
   void ForgetRealm(const Id128& realm) { cache_.EraseRealm(realm); }
+  void ForgetBlock(const Address& address) { cache_.Erase(address); }
 
-  // Blocks that read as damaged: a write of the same bytes stores them again instead of trusting
-  // the index, and then calls Heal.
-  bool IsDamaged(const Address& address);
-  void Heal(const Address& address);
+  // Quarantines a place that did not verify (offset QuarantinedFrame::kWholePack: the whole pack)
+  // and forgets what was read from it.
+  void Distrust(const Id128& realm, const Id128& pack, uint64_t offset, const Address& address);
 
   uint64_t trash_reads() const { return trash_reads_.load(); }
   uint64_t cache_bytes() { return cache_.bytes(); }
 
  private:
-  Result<std::string> ReadPlain(const Id128& realm, const BlockRef& ref);
+  Result<std::string> ReadPlain(const Id128& realm, const BlockRef& ref, bool recompute_address);
   Result<std::string> ReadFromTrash(const Id128& realm, const BlockRef& ref);
-  void MarkDamaged(const Address& address);
 
   const Deps deps_;
   BlockCache cache_;
   std::atomic<bool> closed_ = false;
   std::atomic<uint64_t> trash_reads_ = 0;
-  Mutex damaged_mutex_;
-  std::unordered_set<Address, AddressHash> damaged_ GUARDED_BY(damaged_mutex_);
 };
 
 }  // namespace cairn

@@ -1,9 +1,10 @@
 // A write looks a block up in the realm's pending blocks and in the index, and appends it to the
-// realm's open pack if neither has it.
+// realm's open pack if neither has it, or if where they say it lies is in the quarantine.
 #include "store/block_writer.h"
 
 #include <algorithm>
 
+#include "store/base/log.h"
 #include "store/block_codec.h"
 
 namespace cairn {
@@ -79,6 +80,7 @@ RealmWriter& BlockWriter::WriterOf(const Id128& realm) {
                                                              .packs = deps_.packs,
                                                              .epoch = deps_.epoch,
                                                              .pack_bytes = deps_.pack_bytes,
+                                                             .quarantine = deps_.quarantine,
                                                              .lookup = deps_.lookup,
                                                              .rebuild = deps_.rebuild},
                                            realm);
@@ -128,20 +130,21 @@ Result<BlockRef> BlockWriter::PutBlock(Session& session, const Id128& realm, Blo
   // A second round only when the block was collected, or indexed by another writer, between two
   // steps.
   for (int round = 0; round < kMaxMoves; ++round) {
-    const bool damaged = deps_.reader.IsDamaged(ref.address);
     const uint64_t generation = writer.generation();
-    if (!damaged) {
-      const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
-      if (found && found->live != nullptr) {
+    const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
+    const bool damaged =
+        found && deps_.quarantine.Holds(found->location.pack, found->location.entry.offset);
+    if (found && !damaged) {
+      if (found->live != nullptr) {
         session.Touch(found->live, found->location.entry.EndOffset());
         return ref;
       }
-      if (found) {
-        if (found->location.condemn_cycle == 0) return ref;
-        if (CAIRN_TRY(deps_.resurrect(ref.address, found->location.condemn_cycle))) return ref;
-        continue;
-      }
+      if (found->location.condemn_cycle == 0) return ref;
+      if (CAIRN_TRY(deps_.resurrect(ref.address, found->location.condemn_cycle))) return ref;
+      continue;
     }
+    // A pack names an address once: the good copy goes into the next one.
+    if (damaged && found->live != nullptr) CAIRN_TRY(writer.Seal());
     if (!encoded) encoded = EncodeBlock(plain, compression);
     const std::optional<RealmWriter::Pending> stored =
         CAIRN_TRY(writer.Store({.address = ref.address,
@@ -152,7 +155,7 @@ Result<BlockRef> BlockWriter::PutBlock(Session& session, const Id128& realm, Blo
                                generation, damaged));
     if (!stored) continue;
     session.Touch(stored->pack, stored->location.entry.EndOffset());
-    if (damaged) deps_.reader.Heal(ref.address);
+    if (damaged) LogWarning("block_stored_again", {{"block", ref.address.ToHex()}});
     return ref;
   }
   return Err(ErrorCode::kInternal,

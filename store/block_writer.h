@@ -18,6 +18,7 @@
 #include "store/block_store.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
+#include "store/quarantine.h"
 #include "store/realm_writer.h"
 #include "store/writer_gate.h"
 
@@ -31,7 +32,7 @@ class BlockWriter {
     const KeyRing& keys;
     Clock& clock;
     PackSet& packs;
-    BlockReader& reader;  // which blocks are damaged
+    Quarantine& quarantine;
     uint64_t epoch;
     uint64_t pack_bytes;
     // The index, which does not exist yet when this is constructed. Look-ups rebuild it when it is

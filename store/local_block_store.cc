@@ -13,9 +13,12 @@ namespace cairn {
 LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
     : options_(options),
       packs_(options.fs, options.keys, options.dir, options.open_readers),
+      quarantine_(Quarantine::Open(options.fs, options.dir + "/quarantine")),
       reader_({.fs = options.fs,
                .keys = options.keys,
                .packs = packs_,
+               .quarantine = *quarantine_,
+               .clock = options.clock,
                .cache_bytes = options.cache_bytes,
                .locate = [this](const Id128& realm,
                                 const Address& address) -> Result<std::optional<BlockLocation>> {
@@ -26,7 +29,7 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
                .keys = options.keys,
                .clock = options.clock,
                .packs = packs_,
-               .reader = reader_,
+               .quarantine = *quarantine_,
                .epoch = options.epoch,
                .pack_bytes = options.pack_bytes,
                .index = [this]() -> BlockIndex& { return *index_; },
@@ -89,7 +92,11 @@ Status LocalBlockStore::Recover() {
       packs_.Settle(it->second);
     }
   }
-  return AddPacks(missing);
+  CAIRN_TRY(AddPacks(missing));
+  for (const QuarantinedFrame& frame : quarantine_->List()) {
+    if (!packs_.Find(frame.pack)) quarantine_->ReleasePack(frame.pack);
+  }
+  return {};
 }
 
 Status LocalBlockStore::AddPacks(const std::vector<PackSet::PackFile>& files) {
@@ -140,7 +147,17 @@ Status LocalBlockStore::AddOnePack(const Unindexed& pack) {
   }
   const PackSummary summary =
       Summarize(reader->header(), listing.sealed, reader->file_bytes(), listing.entries);
-  CAIRN_TRY(index_->AddPack(summary, reader->header().epoch, listing.entries));
+  std::vector<PackEntry> trusted = listing.entries;
+  std::optional<Error> failed;
+  // A bad copy never takes the place of another one (docs/formats/quarantine.md, rule 5).
+  std::erase_if(trusted, [&](const PackEntry& entry) {
+    if (!quarantine_->Holds(pack.file.pack, entry.offset)) return false;
+    const auto other = index_->Get(entry.address);
+    if (!other) failed = other.error();
+    return other && other->has_value() && (*other)->pack != pack.file.pack;
+  });
+  if (failed) return std::unexpected(*std::move(failed));
+  CAIRN_TRY(index_->AddPack(summary, reader->header().epoch, trusted));
   packs_.Settle(summary);
   return {};
 }

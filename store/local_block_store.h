@@ -20,6 +20,7 @@
 #include "store/block_writer.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
+#include "store/quarantine.h"
 #include "store/writer_gate.h"
 
 namespace cairn {
@@ -161,6 +162,7 @@ class LocalBlockStore final : public BlockStore {
   const LocalBlockStoreOptions options_;
   PackSet packs_;
   std::unique_ptr<BlockIndex> index_;
+  const std::unique_ptr<Quarantine> quarantine_;
   BlockReader reader_;
   BlockWriter writer_;
   std::atomic<bool> closed_ = false;

@@ -91,6 +91,9 @@ Result<PackSummary> LocalBlockStore::CopyBlocksLocked(const PackReader& from,
   const auto copy = [&]() -> Status {
     for (const PackEntry& entry : blocks) {
       Result<std::string> bytes = from.ReadFrame(entry);
+      if (bytes && quarantine_->Holds(from.header().pack, entry.offset)) {
+        bytes = Err(ErrorCode::kDataLoss, "the block is in the quarantine");
+      }
       if (!bytes) {
         return std::unexpected(std::move(bytes).error().WithContext(
             "block " + entry.address.ToHex() + " in " + from.path()));
@@ -113,8 +116,10 @@ Result<PackSummary> LocalBlockStore::CopyBlocksLocked(const PackReader& from,
 
 Status LocalBlockStore::RemoveFileLocked(const Id128& realm, const Id128& pack, bool now) {
   packs_.Remove(pack);
-  if (now) return packs_.Unlink(realm, pack);
-  return packs_.MoveToTrash(realm, pack, options_.clock.NowMs());
+  CAIRN_TRY(now ? packs_.Unlink(realm, pack)
+                : packs_.MoveToTrash(realm, pack, options_.clock.NowMs()));
+  quarantine_->ReleasePack(pack);
+  return {};
 }
 
 Result<LocalBlockStore::RewriteResult> LocalBlockStore::RewritePack(const Id128& pack,
@@ -227,6 +232,7 @@ Result<uint64_t> LocalBlockStore::DropRealm(const Id128& realm) {
     if (file.realm != realm) continue;
     packs_.Remove(file.pack);
     CAIRN_TRY(packs_.Unlink(realm, file.pack));
+    quarantine_->ReleasePack(file.pack);
     freed += file.file_bytes;
   }
   for (const PackSet::TrashFile& file : CAIRN_TRY(packs_.ListTrash())) {

@@ -42,11 +42,13 @@ Result<std::optional<RealmWriter::Pending>> RealmWriter::Store(const PackWriter:
   Pending stored;
   {
     MutexLock lock(append_mutex_);
-    if (!force) {
-      if (std::optional<Pending> found = Find(block.address)) return found;
-      if (generation_.load() != seen_generation && CAIRN_TRY(deps_.lookup(block.address))) {
-        return std::optional<Pending>();
-      }
+    if (std::optional<Pending> found = Find(block.address)) {
+      const BlockLocation& at = found->location;
+      if (deps_.quarantine.Holds(at.pack, at.entry.offset)) return std::optional<Pending>();
+      return found;
+    }
+    if (!force && generation_.load() != seen_generation && CAIRN_TRY(deps_.lookup(block.address))) {
+      return std::optional<Pending>();
     }
     if (open_ == nullptr) CAIRN_TRY(OpenPackLocked());
     Result<PackEntry> entry = open_->writer->AppendBlock(block);

@@ -14,6 +14,7 @@
 #include "store/block_index.h"
 #include "store/pack_set.h"
 #include "store/pack_writer.h"
+#include "store/quarantine.h"
 
 namespace cairn {
 
@@ -40,6 +41,7 @@ class RealmWriter {
     PackSet& packs;
     uint64_t epoch;
     uint64_t pack_bytes;
+    Quarantine& quarantine;
     // The index, rebuilding it when it is damaged.
     std::function<Result<std::optional<BlockLocation>>(const Address&)> lookup;
     // Called when the index refused a pack as damaged; adds every settled pack anew.
@@ -57,8 +59,9 @@ class RealmWriter {
   uint64_t generation() const { return generation_.load(); }
 
   // Appends unless the block is here by now; `seen_generation` is generation() before the caller's
-  // own look-up. With `force` a copy is appended although there is one (it is damaged). nullopt:
-  // the index has it meanwhile. Errors: PackWriter's.
+  // own look-up. With `force` a copy is appended although the index has one (it is damaged).
+  // nullopt: the index has it meanwhile, or the open pack has a damaged copy: look it up again.
+  // Errors: PackWriter's.
   Result<std::optional<Pending>> Store(const PackWriter::Append& block, uint64_t seen_generation,
                                        bool force);
 
