@@ -20,6 +20,7 @@
 #include "store/block_writer.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
+#include "store/pack_verifier.h"
 #include "store/quarantine.h"
 #include "store/writer_gate.h"
 
@@ -132,10 +133,59 @@ class LocalBlockStore final : public BlockStore {
   // Deletes the index and builds it from the packs.
   Status RebuildIndex();
 
-  std::vector<Id128> ListAllPacks();
+  std::vector<Id128> ListAllPacks();  // ascending
   // Header, footer, digest and every frame; with the realm's keys also tag, codec and address. An
-  // error is one of the machine; damage is a value.
+  // error is one of the machine; damage is a value. NotFound: no such pack (any more). Every bad
+  // frame goes into the quarantine; one that nothing refers to (the index has another copy, or
+  // none) is no damage. A quarantined frame that verifies leaves the quarantine.
   Result<std::vector<StoreDamage>> VerifyPack(const Id128& pack);
+
+  // The same in steps, so that it can be paced, stopped and resumed. Thread-compatible; holds no
+  // lock between the steps. A pack that is rewritten or dropped meanwhile is `gone`, which is no
+  // damage. Lives no longer than the store.
+  class Verification {
+   public:
+    struct Step {
+      uint64_t bytes = 0;           // read
+      uint64_t blocks = 0;          // verified, good or not
+      uint64_t damaged_blocks = 0;  // of them
+      uint64_t damaged_garbage = 0;
+      std::vector<StoreDamage> damage;
+      bool done = false;
+      bool gone = false;  // with done
+    };
+    // About `budget_bytes` further; errors as of VerifyPack.
+    Result<Step> Next(uint64_t budget_bytes);
+    uint64_t offset() const;  // BeginVerify can go on from here
+    // The realm has no keys: checksums and digest alone are verified.
+    bool locked() const;
+    ~Verification();
+
+   private:
+    friend class LocalBlockStore;
+    Verification(LocalBlockStore& store, PackSet::Known known)
+        : store_(store), known_(std::move(known)) {}
+    void Judge(const PackVerifier::Fault& fault);
+    Status JudgeMissing();
+    LocalBlockStore& store_;
+    const PackSet::Known known_;
+    std::unique_ptr<PackVerifier> verifier_;  // null: the file is missing
+    Step step_;
+  };
+  // `from_offset`: where an earlier one had come to. NotFound: no such pack.
+  Result<std::unique_ptr<Verification>> BeginVerify(const Id128& pack, uint64_t from_offset);
+  // Seals the pack if it is the open one of its realm.
+  Status SealPack(const Id128& pack);
+
+  // Quarantined places where the index still points, and all of them.
+  struct QuarantineCounts {
+    uint64_t blocks = 0;  // not healed
+    uint64_t packs = 0;   // held as a whole
+    uint64_t places = 0;
+  };
+  Result<QuarantineCounts> CountQuarantine();
+  // Addresses that the index has in `pack`, at most `limit`.
+  Result<std::vector<Address>> AddressesIn(const Id128& pack, size_t limit);
   // RocksDB's checksums; every entry agrees with its pack; every block of every pack is indexed.
   Result<std::vector<StoreDamage>> VerifyIndex();
 

@@ -6,7 +6,6 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "store/base/check.h"
 
@@ -15,30 +14,38 @@ namespace {
 
 constexpr uint64_t kChunkBytes = 1 << 20;
 
-struct FreeDigest {
-  void operator()(EVP_MD_CTX* ctx) const { EVP_MD_CTX_free(ctx); }
-};
-
 }  // namespace
 
+PackHasher::PackHasher() : ctx_(EVP_MD_CTX_new()) {
+  CAIRN_CHECK(ctx_ != nullptr && EVP_DigestInit_ex(ctx_, EVP_sha256(), nullptr) == 1);
+}
+
+PackHasher::~PackHasher() { EVP_MD_CTX_free(ctx_); }
+
+void PackHasher::Update(std::string_view bytes) {
+  CAIRN_CHECK(EVP_DigestUpdate(ctx_, bytes.data(), bytes.size()) == 1);
+}
+
+std::string PackHasher::Finish() {
+  std::string digest(32, '\0');
+  unsigned int length = 0;
+  CAIRN_CHECK(EVP_DigestFinal_ex(ctx_, reinterpret_cast<uint8_t*>(digest.data()), &length) == 1);
+  CAIRN_CHECK(length == digest.size());
+  return digest;
+}
+
 Result<std::string> PackDigest(File& file, uint64_t end, std::string_view rest) {
-  const std::unique_ptr<EVP_MD_CTX, FreeDigest> ctx(EVP_MD_CTX_new());
-  CAIRN_CHECK(ctx != nullptr && EVP_DigestInit_ex(ctx.get(), EVP_sha256(), nullptr) == 1);
+  PackHasher hasher;
   std::string chunk;
   for (uint64_t at = 0; at < end; at += chunk.size()) {
     chunk.resize(std::min(kChunkBytes, end - at));
     if (CAIRN_TRY(file.ReadAt(at, chunk)) != chunk.size()) {
       return Err(ErrorCode::kDataLoss, "pack " + file.path() + " ends too early");
     }
-    CAIRN_CHECK(EVP_DigestUpdate(ctx.get(), chunk.data(), chunk.size()) == 1);
+    hasher.Update(chunk);
   }
-  CAIRN_CHECK(EVP_DigestUpdate(ctx.get(), rest.data(), rest.size()) == 1);
-  std::string digest(32, '\0');
-  unsigned int length = 0;
-  CAIRN_CHECK(EVP_DigestFinal_ex(ctx.get(), reinterpret_cast<uint8_t*>(digest.data()), &length) ==
-              1);
-  CAIRN_CHECK(length == digest.size());
-  return digest;
+  hasher.Update(rest);
+  return hasher.Finish();
 }
 
 }  // namespace cairn

@@ -7,7 +7,23 @@
 
 #include "store/base/file_system.h"
 
+typedef struct evp_md_ctx_st EVP_MD_CTX;  // openssl/types.h
+
 namespace cairn {
+
+// Takes a pack's bytes piece by piece, in order. Thread-compatible.
+class PackHasher {
+ public:
+  PackHasher();
+  ~PackHasher();
+  PackHasher(const PackHasher&) = delete;
+  PackHasher& operator=(const PackHasher&) = delete;
+  void Update(std::string_view bytes);
+  std::string Finish();  // 32 bytes; once
+
+ private:
+  EVP_MD_CTX* const ctx_;
+};
 
 // SHA-256 of the first `end` bytes of `file`, then of `rest`: 32 bytes. DataLoss when the file is
 // shorter.

@@ -32,7 +32,7 @@ Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::
   const uint64_t file_bytes = CAIRN_TRY(file->SizeBytes());
   std::unique_ptr<PackReader> reader(new PackReader(std::move(file), file_bytes));
   const uint64_t head = std::min<uint64_t>(file_bytes, kPackHeaderBytes);
-  Result<PackHeader> header = DecodePackHeader(CAIRN_TRY(reader->ReadExactly(0, head)));
+  Result<PackHeader> header = DecodePackHeader(CAIRN_TRY(reader->ReadBytes(0, head)));
   if (header && header->pack != pack) {
     header = Err(ErrorCode::kDataLoss, "pack header belongs to another pack");
   }
@@ -58,42 +58,55 @@ Status PackReader::Unlock(const KeyRing& keys) {
   return {};
 }
 
-Result<std::string> PackReader::ReadExactly(uint64_t offset, uint64_t length_bytes) const {
+Result<std::string> PackReader::ReadBytes(uint64_t offset, uint64_t length_bytes) const {
   std::string bytes(length_bytes, '\0');
   const size_t got = CAIRN_TRY(file_->ReadAt(offset, bytes));
   if (got != length_bytes) return Err(ErrorCode::kDataLoss, "pack ends too early");
   return bytes;
 }
 
-Result<std::string> PackReader::ReadStored(const PackEntry& entry) const {
-  std::string bytes =
-      CAIRN_TRY(ReadExactly(entry.offset, kFrameHeaderBytes + uint64_t{entry.stored_length}));
-  const FrameHeader frame = CAIRN_TRY(DecodeFrameHeader(
-      header_.pack, entry.offset, std::string_view(bytes).substr(0, kFrameHeaderBytes)));
-  if (frame.entry != entry) {
+Result<std::string_view> PackReader::CheckStored(const PackEntry& entry,
+                                                 std::string_view frame) const {
+  if (frame.size() < kFrameHeaderBytes + uint64_t{entry.stored_length}) {
+    return Err(ErrorCode::kDataLoss, "frame is cut short");
+  }
+  const FrameHeader header =
+      CAIRN_TRY(DecodeFrameHeader(header_.pack, entry.offset, frame.substr(0, kFrameHeaderBytes)));
+  if (header.entry != entry) {
     return Err(ErrorCode::kDataLoss, "frame header is of another block than expected");
   }
-  bytes.erase(0, kFrameHeaderBytes);
-  if (XXH3_64bits(bytes.data(), bytes.size()) != frame.stored_xxh3) {
+  const std::string_view stored = frame.substr(kFrameHeaderBytes, entry.stored_length);
+  if (XXH3_64bits(stored.data(), stored.size()) != header.stored_xxh3) {
     return Err(ErrorCode::kDataLoss, "stored bytes (ciphertext or tag) checksum mismatch");
   }
-  return bytes;
+  return stored;
 }
 
-Result<std::string> PackReader::ReadFrame(const PackEntry& entry) const {
+Result<std::string> PackReader::OpenFrameBytes(const PackEntry& entry,
+                                               std::string_view frame) const {
   CAIRN_CHECK(key_.has_value());
-  const std::string stored = CAIRN_TRY(ReadStored(entry));
+  const std::string_view stored = CAIRN_TRY(CheckStored(entry, frame));
   return OpenSealed(*key_, FrameNonce(entry.offset), stored, FrameAad(entry));
 }
 
-Status PackReader::VerifyStored(const PackEntry& entry) const {
-  CAIRN_TRY(ReadStored(entry));
-  const uint64_t pad_from = entry.offset + kFrameHeaderBytes + entry.stored_length;
-  const std::string padding = CAIRN_TRY(ReadExactly(pad_from, entry.EndOffset() - pad_from));
-  if (padding.find_first_not_of('\0') != std::string::npos) {
+Result<std::string> PackReader::ReadFrame(const PackEntry& entry) const {
+  const std::string frame =
+      CAIRN_TRY(ReadBytes(entry.offset, kFrameHeaderBytes + uint64_t{entry.stored_length}));
+  return OpenFrameBytes(entry, frame);
+}
+
+Status PackReader::VerifyFrameBytes(const PackEntry& entry, std::string_view frame) const {
+  CAIRN_TRY(CheckStored(entry, frame));
+  const std::string_view padding = frame.substr(kFrameHeaderBytes + entry.stored_length);
+  if (padding.find_first_not_of('\0') != std::string_view::npos) {
     return Err(ErrorCode::kDataLoss, "frame padding is not zero");
   }
   return {};
+}
+
+Status PackReader::VerifyStored(const PackEntry& entry) const {
+  return VerifyFrameBytes(
+      entry, CAIRN_TRY(ReadBytes(entry.offset, PackEntry::FrameBytes(entry.stored_length))));
 }
 
 Result<std::optional<PackFooter>> PackReader::ReadFooter() const {
@@ -102,22 +115,21 @@ Result<std::optional<PackFooter>> PackReader::ReadFooter() const {
     return std::optional<PackFooter>();
   }
   const uint64_t trailer_offset = file_bytes_ - kPackTrailerBytes;
-  const auto trailer = DecodeTrailer(CAIRN_TRY(ReadExactly(trailer_offset, kPackTrailerBytes)));
+  const auto trailer = DecodeTrailer(CAIRN_TRY(ReadBytes(trailer_offset, kPackTrailerBytes)));
   if (!trailer) return std::optional<PackFooter>();
   if (trailer->footer_offset < kPackHeaderBytes || trailer->footer_offset >= trailer_offset) {
     return Err(ErrorCode::kDataLoss, "pack trailer names an impossible footer");
   }
   const std::string footer =
-      CAIRN_TRY(ReadExactly(trailer->footer_offset, trailer_offset - trailer->footer_offset));
+      CAIRN_TRY(ReadBytes(trailer->footer_offset, trailer_offset - trailer->footer_offset));
   return std::optional<PackFooter>(CAIRN_TRY(DecodeFooter(*trailer, footer)));
 }
 
-// The offset of the next valid frame header at or after `from`, or `end`.
 Result<uint64_t> PackReader::FindFrame(uint64_t from, uint64_t end) const {
   for (uint64_t base = from; base + kFrameHeaderBytes <= end; base += kChunkBytes) {
     // One header longer than the step: a header never straddles two chunks unseen.
     const uint64_t length = std::min<uint64_t>(kChunkBytes + kFrameHeaderBytes, end - base);
-    const std::string bytes = CAIRN_TRY(ReadExactly(base, length));
+    const std::string bytes = CAIRN_TRY(ReadBytes(base, length));
     const std::string_view chunk(bytes);
     for (size_t at = 0; at + kFrameHeaderBytes <= length && at < kChunkBytes; at += 8) {
       const std::string_view head = chunk.substr(at, kFrameHeaderBytes);
@@ -138,7 +150,7 @@ Result<PackScan> PackReader::Scan(std::optional<uint64_t> end_of_frames) const {
     std::optional<Address> address;
     uint64_t next = 0;
     const uint64_t head_bytes = std::min<uint64_t>(kFrameHeaderBytes, end - at);
-    const auto frame = DecodeFrameHeader(header_.pack, at, CAIRN_TRY(ReadExactly(at, head_bytes)));
+    const auto frame = DecodeFrameHeader(header_.pack, at, CAIRN_TRY(ReadBytes(at, head_bytes)));
     if (!frame) {
       what = frame.error().message();
       next = CAIRN_TRY(FindFrame(at + 8, end));

@@ -48,6 +48,16 @@ class PackReader {
   // The same without a key: header, checksum and padding only.
   Status VerifyStored(const PackEntry& entry) const;
 
+  // Bytes of the file as they are. DataLoss: it ends before.
+  Result<std::string> ReadBytes(uint64_t offset, uint64_t length_bytes) const;
+  // VerifyStored and ReadFrame on a frame's bytes that were read already, header to padding.
+  Status VerifyFrameBytes(const PackEntry& entry, std::string_view frame) const;
+  Result<std::string> OpenFrameBytes(const PackEntry& entry, std::string_view frame) const;
+  bool unlocked() const { return key_.has_value(); }
+
+  // The offset of the next valid frame header at or after `from`, or `end`.
+  Result<uint64_t> FindFrame(uint64_t from, uint64_t end) const;
+
   // nullopt: there is no valid trailer (not sealed, or damaged: `what` says). DataLoss: trailer
   // without its footer.
   Result<std::optional<PackFooter>> ReadFooter() const;
@@ -68,9 +78,9 @@ class PackReader {
 
  private:
   PackReader(std::unique_ptr<File> file, uint64_t file_bytes);
-  Result<std::string> ReadExactly(uint64_t offset, uint64_t length_bytes) const;
-  Result<std::string> ReadStored(const PackEntry& entry) const;
-  Result<uint64_t> FindFrame(uint64_t from, uint64_t end) const;
+  // The frame's stored bytes (ciphertext and tag) after header and checksum agreed. A view of
+  // `frame`, whose padding may be missing.
+  Result<std::string_view> CheckStored(const PackEntry& entry, std::string_view frame) const;
 
   const std::unique_ptr<File> file_;
   const std::string path_;

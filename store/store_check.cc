@@ -1,8 +1,7 @@
-// Read-only verification. A pack: header, footer, every frame in file order (header, checksum,
-// padding; with keys also tag, codec and address), the gaps between them, and the whole-file digest
-// when nothing else explains a difference. A torn tail is no damage unless the index says that
-// blocks lie there. The index: its own checksums, then each pack's blocks against it, then the
-// counts per pack, so that an entry that no pack backs is seen too.
+// Read-only verification. A pack: PackVerifier reads it; what it finds is judged here by what the
+// index says lies there, so that garbage is never reported as a loss, and put into the quarantine.
+// The index: its own checksums, then each pack's blocks against it, then the counts per pack, so
+// that an entry that no pack backs is seen too.
 #include <algorithm>
 #include <map>
 
@@ -11,34 +10,6 @@
 #include "store/local_block_store.h"
 
 namespace cairn {
-namespace {
-
-// Frames of a pack with a good footer. The footer says where each one is.
-void VerifyFrames(const PackReader& reader, const KeyRing* keys,
-                  const std::vector<PackEntry>& entries, std::vector<StoreDamage>& damage) {
-  for (const PackEntry& entry : entries) {
-    Status good = reader.VerifyStored(entry);
-    if (good && keys != nullptr) {
-      Result<std::string> bytes = reader.ReadFrame(entry);
-      if (bytes) bytes = DecodeBlock(entry.codec, *std::move(bytes), entry.raw_length);
-      if (!bytes) {
-        good = std::unexpected(bytes.error());
-      } else {
-        const auto address = keys->AddressOf(reader.header().realm, entry.kind, *bytes);
-        if (!address || *address != entry.address) {
-          good = Err(ErrorCode::kDataLoss, "plaintext has another address");
-        }
-      }
-    }
-    if (good) continue;
-    damage.push_back({.where = reader.path(),
-                      .what = fmt::format("frame at {} ({}): {}", entry.offset,
-                                          BlockKindName(entry.kind), good.error().message()),
-                      .addresses = {entry.address}});
-  }
-}
-
-}  // namespace
 
 std::vector<Id128> LocalBlockStore::ListAllPacks() {
   std::vector<Id128> packs;
@@ -48,107 +19,164 @@ std::vector<Id128> LocalBlockStore::ListAllPacks() {
   return packs;
 }
 
-Result<std::vector<StoreDamage>> LocalBlockStore::VerifyPack(const Id128& pack) {
-  MutexLock lock(maintenance_mutex_);
-  std::vector<StoreDamage> damage;
+LocalBlockStore::Verification::~Verification() = default;
+
+uint64_t LocalBlockStore::Verification::offset() const {
+  return verifier_ == nullptr ? 0 : verifier_->offset();
+}
+
+bool LocalBlockStore::Verification::locked() const {
+  return verifier_ != nullptr && !verifier_->unlocked();
+}
+
+Result<std::unique_ptr<LocalBlockStore::Verification>> LocalBlockStore::BeginVerify(
+    const Id128& pack, uint64_t from_offset) {
   const auto known = packs_.Find(pack);
   if (!known) return Err(ErrorCode::kNotFound, "no pack " + pack.ToHex());
-  const PackSummary& summary = known->summary;
-  const std::string path = packs_.PathOf(summary.realm, pack);
-  const auto indexed_here = [&]() -> Result<std::map<Address, PackEntry>> {
-    std::map<Address, PackEntry> entries;
-    ReaderLock gate(index_gate_);
-    CAIRN_TRY(index_->ForEach([&](const BlockLocation& location) {
-      if (location.pack == pack) entries[location.entry.address] = location.entry;
+  std::unique_ptr<Verification> verification(new Verification(*this, *known));
+  Verification& v = *verification;
+  const Id128 realm = known->summary.realm;
+  auto opened = PackVerifier::Open({.fs = options_.fs,
+                                    .keys = options_.keys,
+                                    .path = packs_.PathOf(realm, pack),
+                                    .pack = pack,
+                                    .realm = realm,
+                                    .sealed = known->summary.sealed,
+                                    .from_offset = from_offset,
+                                    .good =
+                                        [&v](const PackEntry& entry) {
+                                          if (v.locked()) return;
+                                          v.store_.quarantine_->ReleaseFrame(v.known_.summary.pack,
+                                                                             entry.offset);
+                                        },
+                                    .fault = [&v](const auto& fault) { v.Judge(fault); }});
+  if (opened) {
+    v.verifier_ = *std::move(opened);
+    // It can be opened again: what is bad in it is found frame by frame.
+    if (v.verifier_->unlocked() && quarantine_->HoldsPack(pack)) quarantine_->ReleasePack(pack);
+    return verification;
+  }
+  if (opened.error().code() != ErrorCode::kNotFound) return std::unexpected(opened.error());
+  // A collector takes a pack out of the set before its file leaves.
+  if (!packs_.Find(pack)) return Err(ErrorCode::kNotFound, "pack " + pack.ToHex() + " is gone");
+  v.Judge({.what = "pack file is missing", .entry = std::nullopt, .whole = true});
+  return verification;
+}
+
+// Whether the fault is damage: only where something indexed lies.
+void LocalBlockStore::Verification::Judge(const PackVerifier::Fault& fault) {
+  const Id128& realm = known_.summary.realm;
+  const Id128& pack = known_.summary.pack;
+  StoreDamage damage{.where = store_.packs_.PathOf(realm, pack), .what = fault.what};
+  if (fault.entry) {
+    ++step_.damaged_blocks;
+    store_.reader_.Distrust(realm, pack, fault.entry->offset, fault.entry->address);
+    const auto found = store_.writer_.Locate(realm, fault.entry->address);
+    const bool elsewhere = found && !(found->has_value() && (*found)->location.pack == pack &&
+                                      (*found)->location.entry.offset == fault.entry->offset);
+    if (elsewhere) {
+      --step_.damaged_blocks;
+      ++step_.damaged_garbage;
+      return;
+    }
+    damage.addresses.push_back(fault.entry->address);
+  } else if (fault.whole) {
+    store_.reader_.Distrust(realm, pack, QuarantinedFrame::kWholePack, {});
+    auto addresses = store_.AddressesIn(pack, SIZE_MAX);
+    if (addresses) damage.addresses = *std::move(addresses);
+    step_.damaged_blocks += damage.addresses.size();
+  }
+  step_.damage.push_back(std::move(damage));
+}
+
+// A pack without a footer: what was indexed of it and no frame was found for.
+Status LocalBlockStore::Verification::JudgeMissing() {
+  if (!verifier_->walked() || known_.open || known_.damaged) return {};
+  const std::vector<uint64_t>& found = verifier_->found();
+  if (found.size() >= known_.summary.entry_count) return {};
+  std::vector<PackEntry> missing;
+  {
+    ReaderLock gate(store_.index_gate_);
+    CAIRN_TRY(store_.index_->ForEach([&](const BlockLocation& location) {
+      if (location.pack == known_.summary.pack &&
+          !std::ranges::binary_search(found, location.entry.offset)) {
+        missing.push_back(location.entry);
+      }
       return true;
     }));
-    return entries;
-  };
+  }
+  const auto reader = PackReader::Open(
+      store_.options_.fs, store_.packs_.PathOf(known_.summary.realm, known_.summary.pack),
+      known_.summary.pack);
+  for (const PackEntry& entry : missing) {
+    const Status why = reader ? (*reader)->VerifyStored(entry) : std::unexpected(reader.error());
+    Judge({.what = fmt::format("frame at {} ({}): {}", entry.offset, BlockKindName(entry.kind),
+                               why ? "not found by a scan" : why.error().message()),
+           .entry = entry});
+  }
+  return {};
+}
 
-  const auto opened = PackReader::Open(options_.fs, path, pack);
-  if (!opened) {
-    const ErrorCode code = opened.error().code();
-    if (code != ErrorCode::kDataLoss && code != ErrorCode::kNotFound) {
-      return std::unexpected(opened.error());
-    }
-    StoreDamage whole{.where = path,
-                      .what = code == ErrorCode::kNotFound
-                                  ? "pack file is missing"
-                                  : "pack header: " + opened.error().message()};
-    if (const auto entries = indexed_here()) {
-      for (const auto& [address, entry] : *entries) whole.addresses.push_back(address);
-    }
-    damage.push_back(std::move(whole));
-    return damage;
+Result<LocalBlockStore::Verification::Step> LocalBlockStore::Verification::Next(
+    uint64_t budget_bytes) {
+  if (verifier_ == nullptr) {
+    step_.done = true;
+  } else {
+    const PackVerifier::Step read = CAIRN_TRY(verifier_->Next(budget_bytes));
+    step_.bytes = read.bytes;
+    step_.blocks = read.frames;
+    step_.done = read.done;
+    if (read.done) CAIRN_TRY(JudgeMissing());
   }
-  PackReader& reader = **opened;
-  if (reader.header_damaged()) {
-    damage.push_back(
-        {.where = path, .what = "pack header: does not verify (its copy in the footer is used)"});
+  if (!store_.packs_.Find(known_.summary.pack)) {
+    store_.quarantine_->ReleasePack(known_.summary.pack);
+    return Step{.bytes = step_.bytes, .damage = {}, .done = true, .gone = true};
   }
-  const KeyRing* keys = options_.keys.Has(summary.realm) ? &options_.keys : nullptr;
-  if (keys != nullptr) {
-    const Status unlocked = reader.Unlock(*keys);
-    if (!unlocked) {
-      StoreDamage locked{.where = path,
-                         .what = "pack header: data key: " + unlocked.error().message()};
-      if (const auto entries = indexed_here()) {
-        for (const auto& [address, entry] : *entries) locked.addresses.push_back(address);
-      }
-      damage.push_back(std::move(locked));
-      keys = nullptr;
-    }
-  }
+  return std::exchange(step_, {});
+}
 
-  auto footer = reader.ReadFooter();
-  if (!footer && footer.error().code() != ErrorCode::kDataLoss) {
-    return std::unexpected(footer.error());
+Result<std::vector<StoreDamage>> LocalBlockStore::VerifyPack(const Id128& pack) {
+  const std::unique_ptr<Verification> verification = CAIRN_TRY(BeginVerify(pack, 0));
+  std::vector<StoreDamage> damage;
+  while (true) {
+    Verification::Step step = CAIRN_TRY(verification->Next(UINT64_MAX));
+    damage.insert(damage.end(), step.damage.begin(), step.damage.end());
+    if (step.done) return damage;
   }
-  const bool sealed = footer && footer->has_value();
-  if (!sealed && summary.sealed) {
-    damage.push_back({.where = path,
-                      .what = "pack footer: " + (footer ? std::string("trailer does not verify")
-                                                        : footer.error().message())});
-  }
-  if (sealed) {
-    std::vector<PackEntry> entries = (*footer)->entries;
-    std::ranges::sort(entries, {}, &PackEntry::offset);
-    VerifyFrames(reader, keys, entries, damage);
-    uint64_t at = kPackHeaderBytes;
-    for (const PackEntry& entry : entries) {
-      if (entry.offset != at) {
-        damage.push_back({.where = path,
-                          .what = fmt::format("bytes {} to {} are in no frame", at, entry.offset)});
-      }
-      at = entry.EndOffset();
-    }
-    if (damage.empty()) {
-      const Status digest = reader.VerifyDigest(**footer);
-      if (!digest && digest.error().code() != ErrorCode::kDataLoss) {
-        return std::unexpected(digest.error());
-      }
-      if (!digest) {
-        damage.push_back({.where = path, .what = "pack digest: " + digest.error().message()});
-      }
-    }
-    return damage;
-  }
+}
 
-  // No valid footer: walk. What the index has and the walk did not find is lost.
-  const PackScan scan = CAIRN_TRY(reader.Scan(std::nullopt));
-  VerifyFrames(reader, keys, scan.entries, damage);
-  if (known->open) return damage;
-  std::map<Address, PackEntry> lost = CAIRN_TRY(indexed_here());
-  for (const PackEntry& entry : scan.entries) lost.erase(entry.address);
-  for (const auto& [address, entry] : lost) {
-    const Status why = reader.VerifyStored(entry);
-    damage.push_back(
-        {.where = path,
-         .what = fmt::format("frame at {} ({}): {}", entry.offset, BlockKindName(entry.kind),
-                             why ? "not found by a scan" : why.error().message()),
-         .addresses = {address}});
+Status LocalBlockStore::SealPack(const Id128& pack) {
+  const auto known = packs_.Find(pack);
+  if (!known || !known->open) return {};
+  RealmWriter* writer = writer_.FindWriter(known->summary.realm);
+  return writer == nullptr ? Status() : writer->Seal();
+}
+
+Result<LocalBlockStore::QuarantineCounts> LocalBlockStore::CountQuarantine() {
+  QuarantineCounts counts;
+  for (const QuarantinedFrame& frame : quarantine_->List()) {
+    ++counts.places;
+    if (frame.offset == QuarantinedFrame::kWholePack) {
+      ++counts.packs;
+      continue;
+    }
+    const auto found = CAIRN_TRY(writer_.Locate(frame.realm, frame.address));
+    if (found && found->location.pack == frame.pack &&
+        found->location.entry.offset == frame.offset) {
+      ++counts.blocks;
+    }
   }
-  return damage;
+  return counts;
+}
+
+Result<std::vector<Address>> LocalBlockStore::AddressesIn(const Id128& pack, size_t limit) {
+  std::vector<Address> addresses;
+  ReaderLock gate(index_gate_);
+  CAIRN_TRY(index_->ForEach([&](const BlockLocation& location) {
+    if (location.pack == pack) addresses.push_back(location.entry.address);
+    return addresses.size() < limit;
+  }));
+  return addresses;
 }
 
 Result<std::vector<StoreDamage>> LocalBlockStore::VerifyIndex() {

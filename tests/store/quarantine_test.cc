@@ -275,7 +275,9 @@ TEST(StoreQuarantine, RightTagOverWrongBytesIsNotServedOnceFound) {
   WriteLyingPack(w, ref.address, wrong);
   w.Open();
   ASSERT_EQ(w.Read(w.realm_a, ref), wrong) << "a read does not recompute the address";
-  EXPECT_EQ(w.store->Verify(w.realm_a, ref).error().code(), ErrorCode::kDataLoss);
+  const auto found = w.store->VerifyPack(w.store->ListAllPacks().at(0));
+  ASSERT_EQ(found->size(), 1u);
+  EXPECT_TRUE(found->at(0).what.ends_with("plaintext has another address")) << found->at(0).what;
   EXPECT_EQ(w.store->Get(w.realm_a, ref).error().code(), ErrorCode::kDataLoss) << "from the cache";
   w.Reopen();
   EXPECT_EQ(w.store->Get(w.realm_a, ref).error().code(), ErrorCode::kDataLoss);

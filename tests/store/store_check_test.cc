@@ -4,6 +4,7 @@
 #include <rocksdb/db.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "store/local_block_store.h"
@@ -195,6 +196,132 @@ TEST(StoreCheck, IndexValueThatDoesNotVerifyIsNamed) {
   EXPECT_TRUE(damage[0].what.starts_with("index: ")) << damage[0].what;
   EXPECT_EQ(s.Readable(), 4) << "the read rebuilds the index";
   EXPECT_TRUE(s.w.Check().empty());
+}
+
+// ---- in steps ----
+
+struct Steps {
+  uint64_t bytes = 0;
+  uint64_t blocks = 0;
+  std::vector<StoreDamage> damage;
+  bool gone = false;
+};
+Steps VerifyFrom(StoreWorld& w, const Id128& pack, uint64_t from, uint64_t budget) {
+  Steps all;
+  const auto verification = w.store->BeginVerify(pack, from);
+  EXPECT_TRUE(verification.has_value());
+  for (bool done = false; verification && !done;) {
+    const auto step = (*verification)->Next(budget);
+    EXPECT_TRUE(step.has_value()) << step.error().ToString();
+    if (!step) break;
+    all.bytes += step->bytes;
+    all.blocks += step->blocks;
+    all.damage.insert(all.damage.end(), step->damage.begin(), step->damage.end());
+    all.gone = step->gone;
+    done = step->done;
+    EXPECT_LE(step->blocks, budget / 1000 + 1) << "frames have 1088 bytes";
+  }
+  return all;
+}
+
+TEST(StoreVerification, StepsReadEveryByteOnce) {
+  Sealed s;
+  const uint64_t file_bytes = std::filesystem::file_size(s.path);
+  for (const uint64_t budget : {1u, 1000u, 1u << 20}) {
+    const Steps all = VerifyFrom(s.w, s.pack, 0, budget);
+    EXPECT_EQ(all.blocks, 4u);
+    EXPECT_EQ(all.bytes, file_bytes - 32 - 32) << "all but digest and trailer";
+    EXPECT_TRUE(all.damage.empty());
+  }
+}
+
+TEST(StoreVerification, GoesOnWhereItStopped) {
+  Sealed s;
+  const auto first = *s.w.store->BeginVerify(s.pack, 0);
+  ASSERT_FALSE(first->Next(1100)->done);
+  const uint64_t at = first->offset();
+  EXPECT_EQ(at, s.entries[1].offset);
+  FlipBit(s.path, s.entries[3].offset + 300);
+  const Steps rest = VerifyFrom(s.w, s.pack, at, 1);
+  EXPECT_EQ(rest.blocks, 3u);
+  ASSERT_EQ(rest.damage.size(), 1u) << "and the digest is not blamed as well";
+  EXPECT_EQ(rest.damage[0].addresses, std::vector<Address>{s.entries[3].address});
+  // The digest covers what was verified before the stop too.
+  FlipBit(s.path, s.entries[3].offset + 300);
+  FlipBit(s.path, s.entries[0].offset + 300);
+  const Steps digest = VerifyFrom(s.w, s.pack, at, 1000);
+  ASSERT_EQ(digest.damage.size(), 1u);
+  EXPECT_TRUE(digest.damage[0].what.starts_with("pack digest:")) << digest.damage[0].what;
+}
+
+TEST(StoreVerification, OffsetBehindTheEndIsTheEnd) {
+  Sealed s;
+  EXPECT_TRUE(VerifyFrom(s.w, s.pack, UINT64_MAX, 1000).damage.empty());
+  EXPECT_EQ(VerifyFrom(s.w, s.pack, UINT64_MAX, 1000).blocks, 0u);
+}
+
+TEST(StoreVerification, SectorThatDoesNotReadIsDamageOfItsBlockAlone) {
+  Sealed s;
+  // Header and footer take three reads, then one for each frame and one for what is hashed alone.
+  s.w.fs.FailNth(FaultyFileSystem::Call::kRead, 6, EIO);
+  const Steps all = VerifyFrom(s.w, s.pack, 0, 1 << 20);
+  ASSERT_EQ(all.damage.size(), 1u);
+  EXPECT_TRUE(all.damage[0].what.starts_with("frame at")) << all.damage[0].what;
+  ASSERT_EQ(all.damage[0].addresses.size(), 1u);
+  EXPECT_EQ(s.w.store->CountQuarantine()->blocks, 1u);
+  // It was the disk's hiccup: the next verification lets it out again.
+  EXPECT_TRUE(VerifyFrom(s.w, s.pack, 0, 1 << 20).damage.empty());
+  EXPECT_EQ(s.w.store->CountQuarantine()->places, 0u);
+}
+
+TEST(StoreVerification, BadCopyOfAHealedBlockIsNoDamage) {
+  Sealed s;
+  FlipBit(s.path, s.entries[2].offset + 100);
+  EXPECT_EQ(s.w.Check().size(), 1u);
+  EXPECT_EQ(s.w.store->CountQuarantine()->blocks, 1u);
+  s.w.Put(s.w.realm_a, s.blocks[2].second);
+  for (const bool reopen : {false, true}) {
+    if (reopen) s.w.Reopen();
+    EXPECT_TRUE(s.w.Check().empty());
+    EXPECT_EQ(s.w.store->CountQuarantine()->blocks, 0u);
+    EXPECT_EQ(s.w.store->CountQuarantine()->places, 1u) << "the bad copy is still there";
+    EXPECT_EQ(s.Readable(), 4);
+  }
+}
+
+TEST(StoreVerification, PackThatLeavesMeanwhileIsNoDamage) {
+  Sealed s;
+  FlipBit(s.path, s.entries[3].offset + 100);
+  const auto verification = *s.w.store->BeginVerify(s.pack, 0);
+  ASSERT_FALSE(verification->Next(1)->done);
+  ASSERT_TRUE(s.w.store->DropPack(s.pack, {.now = true}).has_value());
+  const auto step = verification->Next(1 << 20);
+  EXPECT_TRUE(step->done);
+  EXPECT_TRUE(step->gone);
+  EXPECT_TRUE(step->damage.empty());
+  EXPECT_EQ(s.w.store->CountQuarantine()->places, 0u);
+  EXPECT_EQ(s.w.store->BeginVerify(s.pack, 0).error().code(), ErrorCode::kNotFound);
+}
+
+TEST(StoreVerification, PackThatCanBeOpenedAgainIsTrustedAgain) {
+  Sealed s;
+  const std::string hidden = s.path + ".hidden";
+  std::filesystem::rename(s.path, hidden);
+  EXPECT_EQ(VerifyFrom(s.w, s.pack, 0, 1000).damage.at(0).what, "pack file is missing");
+  EXPECT_EQ(s.w.store->CountQuarantine()->packs, 1u);
+  std::filesystem::rename(hidden, s.path);
+  EXPECT_TRUE(VerifyFrom(s.w, s.pack, 0, 1000).damage.empty());
+  EXPECT_EQ(s.w.store->CountQuarantine()->places, 0u);
+  EXPECT_EQ(s.Readable(), 4);
+}
+
+TEST(StoreVerification, OpenPackIsSealedWhenAskedFor) {
+  StoreWorld w;
+  w.Put(w.realm_a, "x");
+  const Id128 pack = w.store->ListAllPacks().at(0);
+  ASSERT_TRUE(w.store->SealPack(pack).has_value());
+  EXPECT_EQ(w.store->ListPacks(w.realm_a).size(), 1u);
+  EXPECT_EQ(VerifyFrom(w, pack, 0, 1 << 20).blocks, 1u);
 }
 
 }  // namespace
