@@ -6,8 +6,7 @@
 //   every volume -> owners of what is hurt.
 //
 // A pack finds a damaged frame by reading it; the walk finds what is missing altogether. Owners
-// come last, and only when something is hurt: each root is walked on its own, and files are named
-// by the keys of the entries that refer to a hurt block.
+// come last, and only when something is hurt (gc/owners.h).
 #include "gc/check.h"
 
 #include <algorithm>
@@ -153,9 +152,13 @@ class Checker {
   }
 
   void NameOwners(const RootSet& roots) {
+    std::vector<std::vector<Address>> hurt;
+    for (const auto& addresses : hurt_) hurt.emplace_back(addresses.begin(), addresses.end());
+    Owners owners = OwnersOf(catalog_, store_, roots, hurt);
     for (size_t i = 0; i < report_.damages.size(); ++i) {
-      if (hurt_[i].empty()) continue;
-      report_.damages[i].owners = OwnersOf(catalog_, store_, roots, hurt_[i]);
+      for (std::string& owner : owners.of_damage[i]) {
+        report_.damages[i].owners.push_back(std::move(owner));
+      }
     }
   }
 

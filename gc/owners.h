@@ -1,7 +1,8 @@
 // Who is hurt by blocks that cannot be read: for reports.
 #pragma once
 
-#include <set>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,10 +14,26 @@ namespace cairn {
 
 inline constexpr size_t kMaxOwners = 16;
 
-// "environment env_.. /workspace/a.txt", "snapshot snap_.. memory", "artifact art_..": at most
-// kMaxOwners, then "and more". Roots whose tree itself is hurt are named without files. O(blocks of
-// all roots).
-std::vector<std::string> OwnersOf(Catalog& catalog, LocalBlockStore& store, const RootSet& roots,
-                                  const std::set<Address>& hurt);
+struct OwnersOptions {
+  // Called after each branch block that was read, with its length; false: stop.
+  std::function<bool(uint64_t bytes)> pace;
+  // Branch blocks that are remembered to reach nothing hurt (about 50 bytes each). Past it they are
+  // forgotten and may be read again.
+  size_t remembered_nodes = 1 << 18;
+};
+
+struct Owners {
+  // For each damage "environment env_.. /workspace/a.txt", "snapshot snap_.. memory", "artifact
+  // art_..": at most kMaxOwners, then "and more".
+  std::vector<std::vector<std::string>> of_damage;
+  bool complete = true;  // false: it was stopped
+};
+
+// `hurt`: for each damage the blocks that cannot be read because of it. A root whose tree itself is
+// hurt is named without files. Time: the branch blocks of all roots, each read once (a hurt one's
+// ancestors once for each root). Memory: `remembered_nodes`, one path down a tree, and the result;
+// it does not grow with the store.
+Owners OwnersOf(Catalog& catalog, LocalBlockStore& store, const RootSet& roots,
+                const std::vector<std::vector<Address>>& hurt, const OwnersOptions& options = {});
 
 }  // namespace cairn
