@@ -195,6 +195,7 @@ Result<catalog::Environment> SnapshotService::Fork(const std::string& org,
       *pair.mutable_vmm() = snapshot.vmm();
       pair.set_memory_bytes(snapshot.memory_bytes());
       pair.set_vmstate_bytes(snapshot.vmstate_bytes());
+      pair.set_vm_generation_id(snapshot.vm_generation_id());
       pair.set_memory_sha256(snapshot.memory_sha256());
       pair.set_vmstate_sha256(snapshot.vmstate_sha256());
       pair.set_from_pause(true);
@@ -228,10 +229,12 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
 
     catalog::Snapshot snapshot = NewSnapshot(org, env, request.name);
     CaptureOptions capture;
-    capture.vm_generation_id = Id128::Random();
     const auto record =
         CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, keys::Environment(org, env)));
     if (!record) return Err(ErrorCode::kNotFound, "no environment " + env);
+    // What its last resume or fork gave the guest; zeros: it was given none yet.
+    if (record->vm_generation_id().size() == 16)
+      capture.vm_generation_id = Id128::FromView(record->vm_generation_id());
     capture.restore_count = record->restore_count();
     const std::unique_ptr<WriteSession> session = CAIRN_TRY(store_.BeginWrite(realm));
     const CaptureResult captured =
@@ -248,7 +251,7 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
     snapshot.set_vmstate_bytes(captured.head.vmstate_bytes);
     snapshot.set_memory_sha256(View(captured.head.memory_digest));
     snapshot.set_vmstate_sha256(View(captured.head.vmstate_sha256));
-    snapshot.set_vm_generation_id(std::string(capture.vm_generation_id.view()));
+    snapshot.set_vm_generation_id(record->vm_generation_id());
     snapshot.set_from_pause(true);
     CAIRN_TRY(frozen->Commit([&](CatalogTransaction& txn, const catalog::PointRecord&,
                                  const FsView&) -> Status {

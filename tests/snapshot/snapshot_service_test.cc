@@ -194,6 +194,33 @@ TEST_F(SnapshotServiceTest, PauseAndResumeGiveBackMemoryAndDisk) {
   EXPECT_EQ(ReadNow(env, "/workspace/a"), "goes on");
 }
 
+TEST_F(SnapshotServiceTest, PauseRecordsTheGenerationIdThatTheGuestWasGiven) {
+  const std::string env = NewEnvironment();
+  const std::string memory = HostFile("memory", std::string(5000, 'm'));
+  const std::string state = HostFile("state", "state");
+  const auto head_of = [&](const catalog::Snapshot& snapshot) {
+    const auto reader =
+        MemoryImageReader::Open(blocks_, realm_, *BlockRef::Decode(snapshot.memory_image()));
+    EXPECT_TRUE(reader);
+    return (*reader)->head();
+  };
+  const auto first = snapshots_->Pause(kOrg, env, {.memory_path = memory, .vmstate_path = state});
+  ASSERT_TRUE(first) << first.error().ToString();
+  EXPECT_TRUE(head_of(*first).vm_generation_id.is_zero()) << "none was given yet";
+  const auto resumed = snapshots_->Resume(kOrg, env, {.memory_path = memory});
+  ASSERT_TRUE(resumed) << resumed.error().ToString();
+  const auto second = snapshots_->Pause(kOrg, env, {.memory_path = memory, .vmstate_path = state});
+  ASSERT_TRUE(second) << second.error().ToString();
+  EXPECT_EQ(head_of(*second).vm_generation_id.ToHex(), resumed->vm_generation_id);
+  EXPECT_EQ(head_of(*second).restore_count, 1u);
+  EXPECT_EQ(second->vm_generation_id(), Env(env).vm_generation_id());
+  const auto fork = snapshots_->Fork(kOrg, second->id(), "fork", /*with_memory=*/true);
+  ASSERT_TRUE(fork) << fork.error().ToString();
+  const auto pair = snapshots_->Get(kOrg, fork->suspended_snapshot());
+  ASSERT_TRUE(pair);
+  EXPECT_EQ(pair->vm_generation_id(), second->vm_generation_id());
+}
+
 TEST_F(SnapshotServiceTest, SecondPauseStoresOnlyWhatChanged) {
   const std::string env = NewEnvironment();
   std::string memory = SeededRandom(2).Bytes(4 << 20);
