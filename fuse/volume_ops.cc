@@ -59,8 +59,9 @@ struct VolumeOps::Impl {
     fuse_entry_param entry{};
     entry.ino = named.ino;
     entry.generation = VolumeOf(req).rollback_epoch();
-    entry.attr = StatOf(named.ino, named.inode);
-    entry.attr_timeout = kForever;
+    const VolumeServer::Reported told = Self(req).Report(named.ino, named.inode);
+    entry.attr = told.stat;
+    entry.attr_timeout = static_cast<double>(told.valid_seconds);
     entry.entry_timeout = kForever;
     return entry;
   }
@@ -71,8 +72,8 @@ struct VolumeOps::Impl {
   }
   static void ReplyAttributes(fuse_req_t req, InodeNumber ino, const Result<Inode>& inode) {
     if (!inode) return ReplyError(req, inode.error());
-    const struct stat st = StatOf(ino, *inode);
-    fuse_reply_attr(req, &st, kForever);
+    const VolumeServer::Reported told = Self(req).Report(ino, *inode);
+    fuse_reply_attr(req, &told.stat, static_cast<double>(told.valid_seconds));
   }
 
   // ---- connection ----
@@ -181,9 +182,9 @@ struct VolumeOps::Impl {
         VolumeOf(req).Create(Context(req), parent, name, S_IFREG | (mode & 07777), writable);
     if (!made) return ReplyError(req, made.error());
     VolumeServer& self = Self(req);
-    const fuse_entry_param entry = EntryOf(req, *made);
     FillOpened(*file, writable);
     self.CountOpen(made->ino, writable);
+    const fuse_entry_param entry = EntryOf(req, *made);
     if (fuse_reply_create(req, &entry, file) == -ENOENT) DropOpen(self, made->ino, writable);
   }
   static void Open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* file) {
@@ -204,6 +205,8 @@ struct VolumeOps::Impl {
     if (!opened) return ReplyError(req, opened.error());
     VolumeServer& self = Self(req);
     self.CountOpen(ino, writable);
+    // What the kernel was told before it had a writer is good for ever, or so it thinks.
+    if (writable && self.options_.writeback_cache) self.ForgetAttributes(ino);
     // The opener may be gone: then no RELEASE follows.
     if (fuse_reply_open(req, file) == -ENOENT) DropOpen(self, ino, writable);
   }

@@ -30,10 +30,13 @@ namespace cairn {
 namespace {
 
 constexpr int64_t kFailureLogIntervalNs = 100'000'000;
+// How long the kernel may rely on the attributes of a file that is open for writing, and the least
+// number of blocks that it is told of: see Reported.
+constexpr uint64_t kWriterAttributeSeconds = 1;
+constexpr blkcnt_t kWriterBlocks = kPageBytes / 512;
 constexpr uint32_t kFlagsThatLibfuseForgets = FUSE_HANDLE_KILLPRIV_V2 | FUSE_PARALLEL_DIROPS;
 
-fuse_attr AttrOf(InodeNumber ino, const Inode& inode) {
-  const struct stat st = StatOf(ino, inode);
+fuse_attr AttrOf(const struct stat& st) {
   fuse_attr attr{};
   attr.ino = st.st_ino;
   attr.size = static_cast<uint64_t>(st.st_size);
@@ -233,8 +236,9 @@ void VolumeServer::HandleTmpFile(const FuseRequest& request) {
   reply.entry.nodeid = made->ino;
   reply.entry.generation = volume_.rollback_epoch();
   reply.entry.entry_valid = kForeverSeconds;
-  reply.entry.attr_valid = kForeverSeconds;
-  reply.entry.attr = AttrOf(made->ino, made->inode);
+  const Reported told = Report(made->ino, made->inode);
+  reply.entry.attr_valid = told.valid_seconds;
+  reply.entry.attr = AttrOf(told.stat);
   reply.open.fh = static_cast<uint64_t>(Handle::kWriter);
   reply.open.open_flags = FOPEN_KEEP_CACHE;
   const iovec iov{.iov_base = &reply, .iov_len = sizeof reply};
@@ -251,7 +255,8 @@ void VolumeServer::HandleStatx(const FuseRequest& request) {
     FuseStatxOut body;
   } reply{};
   reply.header = {.len = sizeof reply, .error = 0, .unique = request.reply_unique()};
-  reply.body.attr_valid = kForeverSeconds;
+  const Reported told = Report(request.node, *inode);
+  reply.body.attr_valid = told.valid_seconds;
   FuseStatx& stat = reply.body.stat;
   stat.mask = STATX_BASIC_STATS | STATX_BTIME;
   stat.blksize = kPageBytes;
@@ -261,7 +266,7 @@ void VolumeServer::HandleStatx(const FuseRequest& request) {
   stat.mode = static_cast<uint16_t>(inode->mode);
   stat.ino = request.node;
   stat.size = inode->size_bytes;
-  stat.blocks = inode->allocated_bytes / 512;
+  stat.blocks = static_cast<uint64_t>(told.stat.st_blocks);
   stat.atime = SxTimeOf(inode->atime);
   stat.btime = SxTimeOf(inode->btime);
   stat.ctime = SxTimeOf(inode->ctime);
@@ -292,6 +297,27 @@ bool VolumeServer::MayBeDirty(InodeNumber ino) {
   MutexLock lock(opens_mutex_);
   const auto found = opens_.find(ino);
   return found != opens_.end() && found->second.writers > 0;
+}
+
+VolumeServer::Reported VolumeServer::Report(InodeNumber ino, const Inode& inode) {
+  Reported told{.stat = StatOf(ino, inode), .valid_seconds = kForeverSeconds};
+  if (S_ISREG(inode.mode) && MayBeDirty(ino)) {
+    told.stat.st_blocks = std::max(told.stat.st_blocks, kWriterBlocks);
+    told.valid_seconds = kWriterAttributeSeconds;
+  }
+  return told;
+}
+
+void VolumeServer::ForgetAttributes(InodeNumber ino) {
+  struct {
+    fuse_out_header header;
+    fuse_notify_inval_inode_out body;
+  } notice{};
+  notice.header = {.len = sizeof notice, .error = FUSE_NOTIFY_INVAL_INODE, .unique = 0};
+  notice.body.ino = ino;
+  notice.body.off = -1;  // attributes alone: touches no page and waits for nothing
+  const iovec iov{.iov_base = &notice, .iov_len = sizeof notice};
+  transport_.Send({&iov, 1});  // ENOENT: the kernel holds none
 }
 
 void VolumeServer::ReleaseLeftOpens() {

@@ -4,8 +4,11 @@
 //
 // What the kernel is told: node id = inode number, generation = rollback_epoch, infinite entry,
 // attribute and negative timeouts, cached directories, writeback cache. One kernel owns the volume,
-// so nothing is ever invalidated from here.
+// so no content is ever invalidated from here. Only the block count of a file that is open for
+// writing is not the kernel's to keep: see Reported.
 #pragma once
+
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstdint>
@@ -66,6 +69,15 @@ class VolumeServer final : public FuseRequestHandler {
     uint32_t writers = 0;
   };
 
+  // Attributes as the kernel is told them. With the writeback cache it counts no blocks by itself
+  // and keeps what it was told until the last close, while it holds pages that we have not seen: a
+  // file of 5 MB with 0 blocks, which tar -S takes for one hole. So a file that is open for writing
+  // has at least one page, and its attributes are good for a second.
+  struct Reported {
+    struct stat stat;
+    uint64_t valid_seconds;
+  };
+
   VolumeServer(Volume& volume, Transport& transport, const VolumeServerOptions& options)
       : volume_(volume), transport_(transport), options_(options), seek_flusher_(transport) {}
 
@@ -77,6 +89,8 @@ class VolumeServer final : public FuseRequestHandler {
   void CountOpen(InodeNumber ino, bool writable);
   void UncountOpen(InodeNumber ino, bool writable);
   bool MayBeDirty(InodeNumber ino);  // in the kernel's page cache
+  Reported Report(InodeNumber ino, const Inode& inode);
+  void ForgetAttributes(InodeNumber ino);  // makes the kernel ask again
   // The errno of an error; logs what is not a caller's doing.
   int Failed(const Error& error);
 

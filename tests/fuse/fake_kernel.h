@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "store/base/check.h"
 #include "store/base/unique_fd.h"
@@ -79,16 +80,21 @@ class FakeKernel {
     return reply;
   }
 
-  // Sends and takes the reply; fails the program when none comes.
+  // Sends and takes the reply; fails the program when none comes. Notifications that come before it
+  // are put aside.
   FakeReply Call(uint32_t opcode, uint64_t node, std::string_view body) {
     Send(opcode, node, body);
-    std::optional<FakeReply> reply = Receive();
-    CAIRN_CHECK(reply.has_value());
-    return *reply;
+    while (true) {
+      std::optional<FakeReply> reply = Receive();
+      CAIRN_CHECK(reply.has_value());
+      if (reply->header.unique != 0) return *reply;
+      notifications.push_back(*std::move(reply));
+    }
   }
 
   void Hangup() { kernel_.Reset(); }
 
+  std::vector<FakeReply> notifications;
   uint64_t next_unique = 2;
   uint32_t uid = 0;
   uint32_t gid = 0;

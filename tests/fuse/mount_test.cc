@@ -175,6 +175,25 @@ TEST_P(MountedFiles, SeekFindsDataThatOnlyThePageCacheHolds) {
   EXPECT_LE(Lstat(Path("sparse")).st_blocks * 512, 16'384);
 }
 
+// tar -S takes a file with bytes and no blocks for one hole.
+TEST_P(MountedFiles, AFileOpenForWritingIsNeverWithoutBlocks) {
+  Start();
+  Spill(Path("old"), "");
+  EXPECT_TRUE(Eventually([&] { return Lstat(Path("old")).st_blocks == 0; }));
+  for (const char* name : {"old", "new"}) {
+    SCOPED_TRACE(name);
+    UniqueFd fd = OpenFile(Path(name), O_WRONLY | O_CREAT | O_APPEND);
+    Lstat(Path(name));
+    ASSERT_TRUE(WriteAll(fd.get(), std::string(1 << 20, 'x')));
+    EXPECT_GT(Lstat(Path(name)).st_blocks, 0);
+    ASSERT_EQ(::fsync(fd.get()), 0);
+    EXPECT_TRUE(Eventually([&] { return Lstat(Path(name)).st_blocks == 2048; }))
+        << Lstat(Path(name)).st_blocks;
+    fd.Reset();
+    EXPECT_EQ(Lstat(Path(name)).st_blocks, 2048);
+  }
+}
+
 TEST_P(MountedFiles, PunchedHoleReadsAsZeros) {
   Start();
   UniqueFd fd = OpenFile(Path("file"), O_RDWR | O_CREAT);

@@ -152,7 +152,6 @@ TEST_F(VolumeServerTest, CreateAnswersNodeGenerationAndHandle) {
   EXPECT_EQ(entry.nodeid, 2u);
   EXPECT_EQ(entry.generation, 7u);
   EXPECT_EQ(entry.entry_valid, kForever);
-  EXPECT_EQ(entry.attr_valid, kForever);
   EXPECT_EQ(entry.attr.mode, static_cast<uint32_t>(S_IFREG | 0644));
   EXPECT_EQ(entry.attr.uid, 1000u);
   EXPECT_EQ(entry.attr.gid, 1001u);
@@ -445,6 +444,49 @@ TEST_F(VolumeServerTest, XattrSizesAreProbedAndTooSmallIsERANGE) {
   EXPECT_EQ(kernel_.Call(FUSE_GETXATTR, 2, Bytes(in) + Name("user.b")).header.error, -ENODATA);
   in.size = 100;
   EXPECT_EQ(kernel_.Call(FUSE_LISTXATTR, 2, Bytes(in)).body, Name("user.a"));
+}
+
+TEST_F(VolumeServerTest, BlocksOfAFileOpenForWritingAreNeverNoneAndNotKept) {
+  Start();
+  const auto created = Create("file").As<fuse_entry_out>();
+  EXPECT_EQ(created.attr_valid, 1u);
+  EXPECT_EQ(created.attr.blocks, 8u);  // nothing was written yet, as far as we know
+  const auto attributes = [&] {
+    return kernel_.Call(FUSE_GETATTR, 2, Bytes(fuse_getattr_in{})).As<fuse_attr_out>();
+  };
+  EXPECT_EQ(attributes().attr_valid, 1u);
+  EXPECT_EQ(attributes().attr.blocks, 8u);
+  EXPECT_EQ(kernel_.Call(kFuseStatx, 2, Bytes(FuseStatxIn{})).As<FuseStatxOut>().stat.blocks, 8u);
+  Write(2, std::string(100'000, 'x'), 0);
+  EXPECT_EQ(attributes().attr.blocks, volume_->GetAttributes(2)->allocated_bytes / 512);
+  fuse_release_in release{};
+  release.fh = 1;  // a writer
+  ASSERT_EQ(kernel_.Call(FUSE_RELEASE, 2, Bytes(release)).header.error, 0);
+  EXPECT_EQ(attributes().attr_valid, kForever);
+
+  const auto open = [&](uint32_t flags) {
+    fuse_open_in in{};
+    in.flags = flags;
+    return kernel_.Call(FUSE_OPEN, 2, Bytes(in)).header.error;
+  };
+  ASSERT_EQ(open(O_RDONLY), 0);
+  EXPECT_TRUE(kernel_.notifications.empty());
+  EXPECT_EQ(attributes().attr_valid, kForever);
+  ASSERT_EQ(open(O_WRONLY), 0);  // what it was told for ever is so no more
+  ASSERT_EQ(kernel_.notifications.size(), 1u);
+  EXPECT_EQ(kernel_.notifications[0].header.error, FUSE_NOTIFY_INVAL_INODE);
+  const auto notice = kernel_.notifications[0].As<fuse_notify_inval_inode_out>();
+  EXPECT_EQ(notice.ino, 2u);
+  EXPECT_EQ(notice.off, -1);
+  EXPECT_EQ(attributes().attr_valid, 1u);
+}
+
+TEST_F(VolumeServerTest, WithoutWritebackTheKernelKeepsAllAttributes) {
+  StartWith(MemoryVolumeOptions{}, /*writeback_cache=*/false);
+  Init();
+  const auto created = Create("file").As<fuse_entry_out>();
+  EXPECT_EQ(created.attr_valid, kForever);
+  EXPECT_EQ(created.attr.blocks, 0u);
 }
 
 TEST_F(VolumeServerTest, SeekOnAFileOpenForWritingMakesTheKernelWriteBackFirst) {
