@@ -35,15 +35,14 @@ done_step() { rows+=("$step|$1|$((SECONDS - step_started)) s"); }
 expect() { [ "$1" = "$2" ] || fail "$3: expected '$2', got '$1'"; }
 trap 'fail "line $LINENO: $BASH_COMMAND"' ERR
 
-# Everything that belongs to this run works in $work or runs the build's programs on $data.
+# Every process of this run carries it, whoever its parent is by then: other daemons of the same build are left alone.
+export CAIRN_DEMO=$work
 our_pids() {
   local process
-  for process in /proc/[0-9]*; do
-    if tr '\0' ' ' 2>/dev/null <"$process/cmdline" | grep -qF -- "$data"; then
-      case "$(readlink "$process/exe" 2>/dev/null)" in "$bin"/*) echo "${process#/proc/}" ;; esac
-    fi
-  done
-  pgrep -f "^$bin/cairn-barrier" || true
+  find /proc -mindepth 2 -maxdepth 2 -name exe -lname "$bin/cairn*" -printf '%h\n' 2>/dev/null |
+    while read -r process; do
+      if { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "CAIRN_DEMO=$work"; then echo "${process#/proc/}"; fi
+    done || true # a process may end while it is looked at
 }
 left_mounts() { awk -v a="$work/" 'index($2 "/", a) == 1 {print $2}' /proc/self/mounts | tac; }
 kill_all() {
