@@ -32,10 +32,13 @@ canary && ln -s "/$c/target" "$w/link"
 canary && mkdir "$w/outputs/dir" && echo published >"$w/outputs/dir/$c"
 canary && echo "$c" >"$w/outputs/content"
 sync "$w/small" "$w/large" "$w/outputs/content" "$w" "$w/outputs/dir"
-# The search itself must be able to find one.
-printf '%s' "${canaries[0]}" >"$work/planted"
-grep -qaF "${canaries[0]}" "$work/planted" || fail "the search finds nothing at all"
 search "unsealed"
+# The same search does find one in the middle of a file of the deepest folder there is.
+folder=$(find "$data/volumes" -mindepth 1 -type d | head -1)
+{ head -c 100000 /dev/urandom && printf '%s' "${canaries[0]}" && head -c 100000 /dev/urandom; } >"$folder/planted"
+if (search "planted") >"$work/search" 2>&1; then fail "the search finds nothing at all"; fi
+grep -q "planted: canary found in $folder/planted" "$work/search" || fail "not what was planted: $(cat "$work/search")"
+rm "$folder/planted"
 kill_daemon
 search "after kill -9"
 serve

@@ -114,7 +114,10 @@ verify() {
   serve || return 1
   cairn mount "$env" "$mnt" >"$work/mount" || return 1
   for round in $(seq "$1"); do
-    "$build/bin/fsync_workload" verify "$mnt/r$round" "$acknowledged/r$round" || fault=1
+    "$build/bin/fsync_workload" verify "$mnt/r$round" "$acknowledged/r$round" >"$work/verified" || fault=1
+    cat "$work/verified"
+    # What acknowledged nothing proves nothing.
+    [ "$(sed -n 's/^\([0-9]*\) acknowledgements.*/\1/p' "$work/verified")" -ge 20 ] || { echo "round $round acknowledged next to nothing" && fault=1; }
   done
   listed=$(cairn snapshot list --env "$env" | jq -r '.data[].id') || return 1
   while read -r id; do
@@ -128,6 +131,7 @@ verify() {
     head -c 4000 "$work/check.json"
     fault=1
   fi
+  [ -s "$acknowledged/snapshots" ] || { echo "no snapshot was acknowledged" && fault=1; }
   echo "   $(wc -l <"$acknowledged/snapshots") snapshots; check read $(jq -r '"\(.blocks) blocks, \(.journals) journals"' "$work/check.json" 2>/dev/null)"
   return $fault
 }

@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2034  # work, data, mnt are for the sourcing test
 set -Eeuo pipefail
 build=$(readlink -f "$1")
-work=$(mktemp -d "${TMPDIR:-/tmp}/cairn-e2e.XXXXXX")
+work=$(readlink -f "$(mktemp -d "${TMPDIR:-/tmp}/cairn-e2e.XXXXXX")") # as mounts and messages name it
 data=$work/data
 mnt=$work/mnt
 mkdir "$mnt"
