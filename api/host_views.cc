@@ -193,6 +193,7 @@ host::CollectInfo ToView(const CollectReport& report) {
   view.set_packs_removed(report.packs_removed);
   view.set_freed_bytes(report.freed_bytes);
   view.set_trash_bytes(report.trash_bytes);
+  view.set_packs_damaged(report.packs_damaged);
   return view;
 }
 

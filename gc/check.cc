@@ -28,7 +28,7 @@ constexpr int64_t kHoldTimeoutMs = 120000;
 
 // "frame at 4096: tag" -> "frame".
 std::string StructureOf(const std::string& what) {
-  for (const char* known : {"pack header", "frame", "footer", "trailer", "digest", "index"}) {
+  for (const char* known : {"pack header", "pack footer", "pack digest", "frame", "index"}) {
     if (what.starts_with(known)) return known;
   }
   return "pack";
@@ -85,12 +85,34 @@ class Checker {
   }
 
   Status CheckPacks() {
+    const std::map<Id128, std::string> owner_of_pack = OwnersOfPacks();
     for (const Id128& pack : store_.ListAllPacks()) {
       ++report_.packs;
       const auto damages = CAIRN_TRY(store_.VerifyPack(pack));
-      for (const StoreDamage& damage : damages) AddStoreDamage(damage, StructureOf(damage.what));
+      for (const StoreDamage& damage : damages) {
+        AddStoreDamage(damage, StructureOf(damage.what));
+        // Nothing is lost, so no root names an owner: whose pack it is.
+        const auto owner = owner_of_pack.find(pack);
+        if (damage.addresses.empty() && owner != owner_of_pack.end())
+          report_.damages.back().owners.push_back(owner->second);
+      }
     }
     return {};
+  }
+
+  std::map<Id128, std::string> OwnersOfPacks() {
+    std::map<Id128, std::string> owners;
+    for (const PackSummary& pack : store_.ListPacks(BaseRealm()))
+      owners[pack.pack] = "the base realm";
+    const auto add = [&](std::string_view, const catalog::Organization& org) {
+      if (org.realm().size() != 16) return true;
+      for (const PackSummary& pack : store_.ListPacks(Id128::FromView(org.realm())))
+        owners[pack.pack] = "organization " + org.id();
+      return true;
+    };
+    IgnoreError(ScanRecords<catalog::Organization>(catalog_, keys::Below("org"), add),
+                "an unreadable record is reported with the catalog");
+    return owners;
   }
 
   Status CheckIndex() {

@@ -4,11 +4,12 @@
 //   read and verified, every leaf looked up) -> condemn what is not marked (index entries get this
 //   cycle's tag) -> rewrite or remove packs -> purge the trash.
 //
-// Anything unreadable or missing ends it before the first deletion: an incomplete mark must never
-// become a sweep. A read that only the trash could satisfy since the daemon started also ends it:
-// something live was collected. A crash between any two steps leaves condemned tags (the next write
-// that finds such a block takes the tag off, the next collection sets its own) and at worst both
-// the old and the new copy of a pack.
+// Anything unreadable or missing while it marks ends it before the first deletion: an incomplete
+// mark must never become a sweep. A pack whose live leaf turns out damaged while it is copied stays
+// as it is, and the others go on. A read that only the trash could satisfy since the daemon started
+// also ends it: something live was collected. A crash between any two steps leaves condemned tags
+// (the next write that finds such a block takes the tag off, the next collection sets its own) and
+// at worst both the old and the new copy of a pack.
 #include "gc/collector.h"
 
 #include <algorithm>
@@ -121,8 +122,16 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
       const bool worth_it = live_bytes == 0 || live_ratio < options.min_live_ratio ||
                             (options.now && garbage_bytes > 0);
       if (options.dry_run || !worth_it) continue;
-      const auto rewritten = CAIRN_TRY(
-          store_.RewritePack(pack.pack, live, {.now = options.now, .condemn_cycle = cycle}));
+      const auto attempt =
+          store_.RewritePack(pack.pack, live, {.now = options.now, .condemn_cycle = cycle});
+      if (!attempt && attempt.error().code() == ErrorCode::kDataLoss) {
+        // A live block of it is damaged: that hurts its owners, not everybody else's space.
+        LogError("pack_not_rewritten",
+                 {{"pack", pack.pack.ToHex()}, {"error", attempt.error().ToString()}});
+        ++report.packs_damaged;
+        continue;
+      }
+      const LocalBlockStore::RewriteResult rewritten = CAIRN_TRY(attempt);
       if (rewritten.kept_blocks == 0) {
         ++report.packs_removed;
       } else {
@@ -139,6 +148,7 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
                         {"garbage_blocks", report.garbage_blocks},
                         {"packs_removed", report.packs_removed},
                         {"packs_rewritten", report.packs_rewritten},
+                        {"packs_damaged", report.packs_damaged},
                         {"freed_bytes", report.freed_bytes},
                         {"dry_run", options.dry_run}});
   return report;

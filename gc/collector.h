@@ -31,7 +31,8 @@ struct CollectReport {
   uint64_t packs_scanned = 0;
   uint64_t packs_rewritten = 0;
   uint64_t packs_removed = 0;
-  uint64_t freed_bytes = 0;  // of the disk, or on its way through the trash
+  uint64_t packs_damaged = 0;  // left as they are, with their garbage: a live block is damaged
+  uint64_t freed_bytes = 0;    // of the disk, or on its way through the trash
   uint64_t trash_bytes = 0;
 };
 

@@ -200,7 +200,7 @@ Result<std::vector<StoreDamage>> LocalBlockStore::VerifyIndex() {
   });
   if (!walked) {
     if (walked.error().code() != ErrorCode::kDataLoss) return std::unexpected(walked.error());
-    add(walked.error().message(), {});
+    if (checksums) add(walked.error().message(), {});  // else it was named above
     return damage;
   }
   for (const PackSet::Known& known : packs_.List(std::nullopt)) {

@@ -47,7 +47,7 @@ named() { # named TEXT PATTERN... : every pattern is in the text
 
 # ---- a directory with everything in it ----
 serve
-cairn org create damage >/dev/null
+org=$(cairn org create damage | jq -er .id)
 session=$(cairn session create | jq -er .id)
 env=$(cairn session show "$session" | jq -er .env)
 cairn mount "$env" "$mnt" >/dev/null
@@ -105,7 +105,7 @@ fresh sealed
 read -r path at < <(frame 1 65536)
 flip "$path" $((16 + RANDOM % 16))
 serve
-named "$(damage_of)" "pack header" "$(basename "$path")"
+named "$(damage_of)" "pack header" "$(basename "$path")" "organization $org"
 echo "ok   pack header"
 
 # ---- pack footer ----
@@ -113,7 +113,7 @@ fresh sealed
 read -r path at < <(frame 1 65536)
 flip "$path" $(($(size "$path") - 120))
 serve
-named "$(damage_of)" "footer|trailer|digest" "$(basename "$path")"
+named "$(damage_of)" "pack footer" "$(basename "$path")" "organization $org"
 echo "ok   pack footer"
 
 # ---- a tree node ----
@@ -159,7 +159,7 @@ fi
 echo "ok   catalog"
 
 # ---- journal ----
-fresh unsealed; [ -z "${KEEP:-}" ] || { cp -a "$work/unsealed" "$KEEP"; }
+fresh unsealed
 journal=$(find "$data/volumes" -name '*.journal' -printf '%s %T@ %p\n' | sort -k2 -rn | awk '$1 > 8192 {print $3; exit}')
 flip "$journal" $((6000 + RANDOM % 20000))
 serve

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "catalog/ids.h"
@@ -121,6 +122,22 @@ class CollectorTest : public testing::Test {
     }
     EXPECT_TRUE(world_.store->Verify(world_.realm_a, tree.root));
   }
+  // Flips a bit of that block's frame.
+  void Damage(const BlockRef& ref) {
+    for (const PackSummary& pack : world_.store->ListPacks(world_.realm_a)) {
+      const auto blocks = world_.store->ListBlocks(pack.pack);
+      ASSERT_TRUE(blocks);
+      for (const auto& block : *blocks) {
+        if (block.entry.address != ref.address) continue;
+        for (const std::string& path : world_.PackPaths()) {
+          if (path.find(pack.pack.ToHex()) == std::string::npos) continue;
+          FlipBit(path, block.entry.offset + 200);
+          return;
+        }
+      }
+    }
+    FAIL() << "no such block";
+  }
   CheckReport Check() {
     CheckOptions options;
     options.volumes_dir = world_.dir + "/volumes";
@@ -130,7 +147,7 @@ class CollectorTest : public testing::Test {
   }
   static std::string Describe(const CheckReport& report) {
     std::string text;
-    for (const Damage& damage : report.damages) {
+    for (const auto& damage : report.damages) {
       text += damage.structure + " | " + damage.where + " | " + damage.what + " |";
       for (const std::string& owner : damage.owners) text += " " + owner;
       text += "\n";
@@ -296,28 +313,56 @@ TEST_F(CollectorTest, CheckNamesTheFileThatADamagedBlockHurts) {
   AddEnvironment(1, tree);
   ASSERT_TRUE(world_.store->SealOpenPacks());
   EXPECT_EQ(Describe(Check()), "");
-  bool flipped = false;
-  for (const PackSummary& pack : world_.store->ListPacks(world_.realm_a)) {
-    const auto blocks = world_.store->ListBlocks(pack.pack);
-    ASSERT_TRUE(blocks);
-    for (const auto& block : *blocks) {
-      if (block.entry.address != tree.data[7].address) continue;
-      for (const std::string& path : world_.PackPaths()) {
-        if (path.find(pack.pack.ToHex()) == std::string::npos) continue;
-        FlipBit(path, block.entry.offset + 200);
-        flipped = true;
-      }
-    }
-  }
-  ASSERT_TRUE(flipped);
+  Damage(tree.data[7]);
   const CheckReport report = Check();
   bool named = false;
-  for (const Damage& damage : report.damages) {
+  for (const auto& damage : report.damages) {
     named = named || (damage.structure == "frame" &&
                       std::find(damage.owners.begin(), damage.owners.end(),
                                 "environment env_1 /f7") != damage.owners.end());
   }
   EXPECT_TRUE(named) << Describe(report);
+}
+
+TEST_F(CollectorTest, CheckNamesWhoseAPackIsThatLostNothing) {
+  const Tree tree = MakeTree(12, 20);
+  AddEnvironment(1, tree);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  for (const bool header : {true, false}) {
+    const std::string path = world_.PackPaths().at(0);
+    const uint64_t at = header ? 40 : std::filesystem::file_size(path) - 100;
+    FlipBit(path, at);
+    const CheckReport report = Check();
+    ASSERT_EQ(report.damages.size(), 1u) << Describe(report);
+    EXPECT_EQ(report.damages[0].structure, header ? "pack header" : "pack footer");
+    EXPECT_EQ(report.damages[0].owners, std::vector<std::string>{"organization " + kOrg});
+    FlipBit(path, at);
+    EXPECT_EQ(Describe(Check()), "");
+  }
+}
+
+TEST_F(CollectorTest, ADamagedLeafKeepsItsPackAndStopsNobodyElse) {
+  const Tree damaged = MakeTree(13, 8);
+  const Tree half = MakeTree(14, 8);  // garbage beside it: the pack is worth rewriting
+  AddEnvironment(1, damaged);
+  const std::string gone = AddEnvironment(2, half);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  const Tree dropped = MakeTree(15, 40);
+  const std::string also_gone = AddEnvironment(3, dropped);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  Damage(damaged.data[3]);
+  Delete(gone);
+  Delete(also_gone);
+  const auto report = Collect({.now = true});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(report->packs_damaged, 1u);
+  EXPECT_GT(report->freed_bytes, 600000u);
+  for (const BlockRef& ref : dropped.data)
+    EXPECT_FALSE(*world_.store->Contains(world_.realm_a, ref));
+  for (size_t i = 0; i < damaged.data.size(); ++i) {
+    const auto read = world_.store->Get(world_.realm_a, damaged.data[i]);
+    EXPECT_EQ(read.has_value(), i != 3);
+  }
 }
 
 }  // namespace
