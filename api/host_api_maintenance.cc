@@ -41,6 +41,9 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
   host::HostResponse response;
   switch (request.call_case()) {
     case Call::kOrgCreate:
+      if (request.org_create().name().empty()) {
+        return Err(ErrorCode::kInvalidArgument, "the organization's name is empty: give it one");
+      }
       *response.mutable_organization() =
           ToView(CAIRN_TRY(CreateOrganization(services_, request.org_create().name())));
       return response;

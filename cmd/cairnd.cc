@@ -6,6 +6,7 @@
 #include <google/protobuf/stubs/logging.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -57,6 +58,7 @@ int Run(const cairn::DaemonOptions& options, int keeper_fd) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
+  ::umask(0077);  // RocksDB makes its files with 0644: everything here is its owner's alone
 
   auto keeper = cairn::KeeperClient::Connect(cairn::UniqueFd(keeper_fd), [] {
     cairn::LogError("keeper_lost");

@@ -48,7 +48,8 @@ class Daemon {
   uint16_t http_port() const { return http_server_->port(); }
 
  private:
-  Daemon(const DaemonOptions& options, KeeperClient& keeper) : options_(options), mounts_(keeper) {}
+  Daemon(const DaemonOptions& options, KeeperClient& keeper)
+      : options_(options), mounts_(keeper, options.data_dir) {}
   Status OpenStore();
   Status StartServices();
   Status StartServers();

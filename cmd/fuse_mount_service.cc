@@ -7,10 +7,39 @@
 #include <errno.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+
 namespace cairn {
+namespace {
+
+using std::filesystem::path;
+
+// Whether `inner` is `outer` or below it.
+bool IsWithin(const path& inner, const path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+// By name alone: `dir` may be on a mount of this very process, which must not be touched here.
+bool CoversOrIsWithin(const std::string& dir, const std::string& data_dir) {
+  std::error_code error;
+  const path data = std::filesystem::canonical(data_dir, error);
+  if (error) return false;
+  path target = path(dir).lexically_normal();
+  if (!target.has_filename() && target.has_relative_path()) target = target.parent_path();
+  return IsWithin(data, target) || IsWithin(target, data);
+}
+
+}  // namespace
 
 Status FuseMountService::Mount(Volume& volume, const std::string& dir,
                                const MountOptions& options) {
+  if (CoversOrIsWithin(dir, data_dir_)) {
+    return Err(ErrorCode::kInvalidArgument,
+               fmt::format("cannot mount at {}: it would cover the data directory {}, or parts of "
+                           "it: name another directory",
+                           dir, data_dir_));
+  }
   std::shared_ptr<MountedVolume> gone;
   {
     MutexLock lock(mutex_);

@@ -19,7 +19,9 @@ namespace cairn {
 // them first.
 class FuseMountService final : public MountService {
  public:
-  explicit FuseMountService(KeeperClient& keeper) : keeper_(keeper) {}
+  // Mounts nothing over `data_dir`: the daemon opens its files by path.
+  FuseMountService(KeeperClient& keeper, std::string data_dir)
+      : keeper_(keeper), data_dir_(std::move(data_dir)) {}
 
   Status Mount(Volume& volume, const std::string& dir, const MountOptions& options) override;
   Status Unmount(const Id128& volume, bool force) override;
@@ -38,6 +40,7 @@ class FuseMountService final : public MountService {
   std::shared_ptr<MountedVolume> Find(const Id128& volume);
 
   KeeperClient& keeper_;
+  const std::string data_dir_;
   Mutex mutex_;
   std::map<Id128, Entry> mounts_ GUARDED_BY(mutex_);
 };

@@ -24,6 +24,9 @@ digests "$work/foreign" >"$work/before"
 refused 1 "$work/foreign.*(empty|not a|foreign)" "$build/bin/cairnd" --data "$work/foreign" --listen 127.0.0.1:0
 digests "$work/foreign" | cmp - "$work/before" || fail "a foreign directory was touched"
 
+refused 1 "/dev/null: Not a directory" "$build/bin/cairnd" --data /dev/null --listen 127.0.0.1:0
+refused 1 "$work/no/data: No such file" "$build/bin/cairnd" --data "$work/no/data" --listen 127.0.0.1:0
+
 serve
 org=$(cairn org create one | jq -er .id)
 row 2 "no daemon answers on /dev/null/x.*Start it" --socket /dev/null/x stats
@@ -59,15 +62,26 @@ row 64 "bogus" env create --bogus
 row 64 "uid" env create --uid 4294967295
 row 64 "quota" env create --quota-bytes x
 row 64 "name" env create --name "$(head -c 5000 /dev/zero | tr '\0' x)"
+row 64 "negative" env create --quota-bytes -5
+row 64 "name is empty" org create ""
+row 64 "expired" key create --expires-ms 5
 row 64 "name|UTF-8" env create --name $'a\xff'
 row 64 "NAME=VALUE" session create --metadata novalue
 row 64 "confirm" env delete "$env"
 row 64 "confirm" env delete "$env" --confirm "$other_env"
 row 64 "confirm" org delete "$org" --confirm x
 
+# With --json a wrong command line is answered in JSON too.
+for line in "bogus" "env create --uid x" "mount"; do
+  # shellcheck disable=SC2086
+  "$build/bin/cairn" --json $line 2>/dev/null | jq -e '.error.code == "invalid_argument" and .error.message != ""' >/dev/null ||
+    fail "cairn --json $line prints no JSON"
+done
+
 # Mounts and paths.
 row 3 "$work/missing" mount "$env" "$work/missing"
 row 64 "director" mount "$env" "$work/memory"
+for dir in / "$data" "$data/packs" "$(dirname "$data")"; do row 64 "cover the data directory" mount "$env" "$dir"; done
 cairn mount "$env" "$mnt" >/dev/null
 row 4 "mounted at $mnt" mount "$env" "$work/m2"
 row 4 "$mnt" mount "$other_env" "$mnt"

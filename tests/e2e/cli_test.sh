@@ -84,6 +84,8 @@ env -u CAIRN_SOCKET bin="$bin" work="$work" unshare -m bash -ec '
 
 start
 exits 1 timeout 20 "$bin/cairnd" --data "$work/data" --socket "$work/s2" --listen 127.0.0.1:0; says "process"
+others=$(find "$work/data" -perm /077)
+[ -z "$others" ] || fail "others may read: $others"
 [ "$(stat -c %a "$work/s")" = 600 ] || fail "the socket's mode is $(stat -c %a "$work/s")"
 
 exits 4 cairn env list; says "no_organization"
