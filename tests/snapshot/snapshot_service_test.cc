@@ -8,6 +8,7 @@
 
 #include <thread>
 
+#include "snapshot/memory_image.h"
 #include "store/base/random.h"
 #include "tests/support/service_world.h"
 
@@ -204,12 +205,14 @@ TEST_F(SnapshotServiceTest, PauseRecordsTheGenerationIdThatTheGuestWasGiven) {
     EXPECT_TRUE(reader);
     return (*reader)->head();
   };
-  const auto first = snapshots_->Pause(kOrg, env, {.memory_path = memory, .vmstate_path = state});
+  const PauseRequest pause{.memory_path = memory, .vmstate_path = state, .vmm = {}, .name = ""};
+  const auto first = snapshots_->Pause(kOrg, env, pause);
   ASSERT_TRUE(first) << first.error().ToString();
   EXPECT_TRUE(head_of(*first).vm_generation_id.is_zero()) << "none was given yet";
-  const auto resumed = snapshots_->Resume(kOrg, env, {.memory_path = memory});
+  const auto resumed =
+      snapshots_->Resume(kOrg, env, {.memory_path = memory, .vmstate_path = "", .snapshot = ""});
   ASSERT_TRUE(resumed) << resumed.error().ToString();
-  const auto second = snapshots_->Pause(kOrg, env, {.memory_path = memory, .vmstate_path = state});
+  const auto second = snapshots_->Pause(kOrg, env, pause);
   ASSERT_TRUE(second) << second.error().ToString();
   EXPECT_EQ(head_of(*second).vm_generation_id.ToHex(), resumed->vm_generation_id);
   EXPECT_EQ(head_of(*second).restore_count, 1u);
