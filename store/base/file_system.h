@@ -61,7 +61,7 @@ struct DiskSpace {
   uint64_t free_bytes = 0;  // to anybody: what only root may still take is not in it
 };
 
-// Paths are host paths. Thread-safe.
+// Paths are host paths; Open takes regular files (InvalidArgument). Thread-safe.
 class FileSystem {
  public:
   virtual ~FileSystem() = default;

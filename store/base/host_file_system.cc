@@ -170,12 +170,18 @@ class HostFileSystemImpl final : public FileSystem {
       : rings_(backend == IoBackend::kRing ? kMaxRings : 0) {}
 
   Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& o) override {
-    int flags = O_CLOEXEC | (o.read_only ? O_RDONLY : O_RDWR);
+    // Not blocking: a fifo in place of a file would wait for its other end.
+    int flags = O_CLOEXEC | O_NONBLOCK | (o.read_only ? O_RDONLY : O_RDWR);
     if (o.create) flags |= O_CREAT;
     if (o.exclusive) flags |= O_EXCL;
     if (o.truncate) flags |= O_TRUNC;
     UniqueFd fd(open(path.c_str(), flags, 0600));
     if (!fd.valid()) return ErrErrno(errno, "open " + path);
+    struct stat st{};
+    if (fstat(fd.get(), &st) != 0) return ErrErrno(errno, "stat " + path);
+    if (!S_ISREG(st.st_mode)) {
+      return Err(ErrorCode::kInvalidArgument, "open " + path + ": not a regular file");
+    }
     UniqueFd direct_fd;
     // Not valid where the file system has no O_DIRECT: batches go through the page cache then.
     if (o.bulk_direct) direct_fd = UniqueFd(open(path.c_str(), O_CLOEXEC | O_RDONLY | O_DIRECT));

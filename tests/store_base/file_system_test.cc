@@ -46,6 +46,17 @@ TEST(HostFileSystem, ReadsWritesTruncatesAndLists) {
   EXPECT_EQ(fs.Unlink(temp / "nothing").error().code(), ErrorCode::kNotFound);
 }
 
+TEST(HostFileSystem, OpensRegularFilesOnly) {
+  TempDir dir;
+  const std::string fifo = dir.path() + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, dir.path(), std::string("/dev/null")}) {
+    const auto opened = HostFileSystem().Open(path, {.read_only = true});
+    ASSERT_FALSE(opened) << path;
+    EXPECT_EQ(opened.error().code(), ErrorCode::kInvalidArgument) << path;
+  }
+}
+
 TEST(WriteFileAtomically, ReplacesWholeOrNotAtAll) {
   TempDir temp;
   FaultyFileSystem fs(temp / "scratch");
