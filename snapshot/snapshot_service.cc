@@ -13,6 +13,7 @@
 #include "snapshot/snapshot_service.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -31,8 +32,15 @@ namespace cairn {
 namespace {
 
 Result<UniqueFd> OpenRegularFile(const std::string& path, const char* what) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not blocking: the open of a fifo would wait for a writer.
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd.valid()) return ErrErrno(errno, std::string(what) + " file " + path);
+  struct stat st{};
+  if (fstat(fd.get(), &st) != 0) return ErrErrno(errno, std::string(what) + " file " + path);
+  if (!S_ISREG(st.st_mode)) {
+    return Err(ErrorCode::kInvalidArgument,
+               std::string(what) + " file " + path + " is not a regular file");
+  }
   return fd;
 }
 

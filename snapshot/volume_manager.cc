@@ -198,36 +198,51 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   return opened;
 }
 
-Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::string& org,
-                                                                const std::string& env) {
-  const auto record =
-      CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(org, env)));
+Result<catalog::Environment> VolumeManager::State::LivingEnvironment(const std::string& org,
+                                                                     const std::string& env) {
+  auto record = CAIRN_TRY(GetRecord<catalog::Environment>(catalog, keys::Environment(org, env)));
   if (!record || record->state() == catalog::ENV_DELETED) return NoSuch("environment", env);
   if (record->state() == catalog::ENV_DELETING) {
     return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
   }
-  if (record->volume().empty()) {
+  return *std::move(record);
+}
+
+Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::string& org,
+                                                                const std::string& env) {
+  auto record = CAIRN_TRY(LivingEnvironment(org, env));
+  if (record.volume().empty()) {
     return Err(ErrorCode::kFailedPrecondition,
                "environment " + env + " was never used: it has no files yet");
   }
-  auto opened = CAIRN_TRY(OpenById(Id128::FromView(record->volume())));
-  return Target{*record, std::move(opened)};
+  auto opened = CAIRN_TRY(OpenById(Id128::FromView(record.volume())));
+  return Target{std::move(record), std::move(opened)};
+}
+
+std::shared_ptr<OpenVolume> VolumeManager::State::FindOpen(const Id128& volume) {
+  MutexLock lock(mutex);
+  const auto found = volumes.find(volume);
+  return found == volumes.end() ? nullptr : found->second;
+}
+
+Status VolumeManager::State::SealAll(const std::shared_ptr<OpenVolume>& volume) {
+  if (volume->volume->head().failed()) return {};
+  if (volume->volume->head().active_records() > 0) CAIRN_TRY(volume->volume->Freeze());
+  return SealVolume(volume);
+}
+
+void VolumeManager::State::Forget(OpenVolume& volume) {
+  volume.closed = true;
+  MutexLock lock(mutex);
+  volumes.erase(volume.id);
+  wanted.erase(volume.id);
 }
 
 Status VolumeManager::State::Close(const std::shared_ptr<OpenVolume>& volume) {
   MutexLock operation(volume->operation);
-  if (volume->volume == nullptr) return {};
-  Status result;
-  if (!volume->volume->head().failed()) {
-    if (volume->volume->head().active_records() > 0) {
-      const auto frozen = volume->volume->Freeze();
-      if (!frozen) result = std::unexpected(frozen.error());
-    }
-    if (result) result = SealVolume(volume);
-  }
-  MutexLock lock(mutex);
-  volumes.erase(volume->id);
-  wanted.erase(volume->id);
+  if (volume->closed) return {};
+  Status result = SealAll(volume);
+  Forget(*volume);
   return result;
 }
 
@@ -236,38 +251,47 @@ Status VolumeManager::State::Close(const std::shared_ptr<OpenVolume>& volume) {
 Status VolumeManager::Mount(const std::string& org, const std::string& env, const std::string& dir,
                             const MountOptions& options) {
   CAIRN_TRY(EnsureInitialized(org, env));
-  auto target = CAIRN_TRY(state_->Find(org, env));
-  if (target.env.state() == catalog::ENV_SUSPENDED && !options.read_only) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "environment " + env + " is suspended: resume it first, or mount it read-only");
+  for (;;) {
+    const auto open = CAIRN_TRY(state_->Find(org, env)).open;
+    MutexLock operation(open->operation);
+    if (open->closed) continue;
+    // Read only now: a deletion that comes later waits for the lock and detaches the mount.
+    const catalog::Environment record = CAIRN_TRY(state_->LivingEnvironment(org, env));
+    if (record.state() == catalog::ENV_SUSPENDED && !options.read_only) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 "environment " + env + " is suspended: resume it first, or mount it read-only");
+    }
+    const std::string where = state_->mounts.MountedAt(open->id);
+    if (!where.empty()) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 "environment " + env + " is mounted at " + where + ": unmount it first");
+    }
+    if (record.state() == catalog::ENV_READY && !options.read_only) {
+      CAIRN_TRY(state_->MakeOutputDirectories(*open, record));
+    }
+    return state_->mounts.Mount(*open->volume, dir, options);
   }
-  MutexLock operation(target.open->operation);
-  const std::string where = state_->mounts.MountedAt(target.open->id);
-  if (!where.empty()) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "environment " + env + " is mounted at " + where + ": unmount it first");
-  }
-  if (target.env.state() == catalog::ENV_READY && !options.read_only) {
-    CAIRN_TRY(state_->MakeOutputDirectories(*target.open, target.env));
-  }
-  return state_->mounts.Mount(*target.open->volume, dir, options);
 }
 
 Status VolumeManager::Unmount(const std::string& org, const std::string& env, bool force) {
-  auto target = CAIRN_TRY(state_->Find(org, env));
-  MutexLock operation(target.open->operation);
-  CAIRN_TRY(state_->mounts.Unmount(target.open->id, force));
-  CAIRN_TRY(target.open->volume->Sync());
-  if (target.open->volume->head().active_records() == 0) return {};
-  // All is durable already; sealing it now only saves work later. A full disk must not make an
-  // unmount that was done look undone.
-  const auto frozen = target.open->volume->Freeze();
-  if (frozen) {
-    state_->RequestSeal(target.open->id);
-  } else {
-    LogWarning("freeze_after_unmount_failed", {{"env", env}, {"error", frozen.error().ToString()}});
+  for (;;) {
+    const auto open = CAIRN_TRY(state_->Find(org, env)).open;
+    MutexLock operation(open->operation);
+    if (open->closed) continue;
+    CAIRN_TRY(state_->mounts.Unmount(open->id, force));
+    CAIRN_TRY(open->volume->Sync());
+    if (open->volume->head().active_records() == 0) return {};
+    // All is durable already; sealing it now only saves work later. A full disk must not make an
+    // unmount that was done look undone.
+    const auto frozen = open->volume->Freeze();
+    if (frozen) {
+      state_->RequestSeal(open->id);
+    } else {
+      LogWarning("freeze_after_unmount_failed",
+                 {{"env", env}, {"error", frozen.error().ToString()}});
+    }
+    return {};
   }
-  return {};
 }
 
 Result<std::string> VolumeManager::MountedAt(const std::string& org, const std::string& env) {
@@ -337,119 +361,20 @@ Status VolumeManager::State::CommitPointRecord(const catalog::PointRecord& recor
 
 Result<catalog::PointRecord> VolumeManager::Freeze(const std::string& org, const std::string& env,
                                                    const CommitPoint& commit) {
-  auto target = CAIRN_TRY(state_->Find(org, env));
-  OpenVolume& open = *target.open;
-  CAIRN_TRY(state_->WaitForRoom(open));
-  MutexLock operation(open.operation);
-  const auto layer = CAIRN_TRY(state_->FreezeLocked(open));
-  const catalog::PointRecord record = state_->MakePoint(open, *layer);
-  const Status committed =
-      state_->CommitPointRecord(record, FsView(layer, open.volume->hash_seed()), commit);
-  state_->RequestSeal(open.id);  // only now: the sealer must find the PointRecord
-  if (!committed) return std::unexpected(committed.error());
-  return record;
-}
-
-namespace {
-
-class PausedVolume final : public VolumeManager::FrozenVolume {
- public:
-  using Committer = std::function<Status(const VolumeManager::CommitPoint&)>;
-  PausedVolume(std::shared_ptr<OpenVolume> open, catalog::PointRecord point, FsView view,
-               Committer commit, std::function<void()> done)
-      : open_(std::move(open)),
-        point_(std::move(point)),
-        view_(std::move(view)),
-        commit_(std::move(commit)),
-        done_(std::move(done)) {}
-  ~PausedVolume() override {
-    if (!committed_) open_->volume->SetReadOnly(false);
-    done_();
+  for (;;) {
+    const auto target = CAIRN_TRY(state_->Find(org, env));
+    OpenVolume& open = *target.open;
+    CAIRN_TRY(state_->WaitForRoom(open));
+    MutexLock operation(open.operation);
+    if (open.closed) continue;
+    const auto layer = CAIRN_TRY(state_->FreezeLocked(open));
+    const catalog::PointRecord record = state_->MakePoint(open, *layer);
+    const Status committed =
+        state_->CommitPointRecord(record, FsView(layer, open.volume->hash_seed()), commit);
+    state_->RequestSeal(open.id);  // only now: the sealer must find the PointRecord
+    if (!committed) return std::unexpected(committed.error());
+    return record;
   }
-  const catalog::PointRecord& point() const override { return point_; }
-  FsView view() const override { return view_; }
-  Status Commit(const VolumeManager::CommitPoint& commit) override {
-    CAIRN_TRY(commit_(commit));
-    committed_ = true;
-    return {};
-  }
-
- private:
-  std::shared_ptr<OpenVolume> open_;
-  catalog::PointRecord point_;
-  FsView view_;
-  Committer commit_;
-  std::function<void()> done_;
-  bool committed_ = false;
-};
-
-}  // namespace
-
-Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPause(
-    const std::string& org, const std::string& env) {
-  auto target = CAIRN_TRY(state_->Find(org, env));
-  if (target.env.state() != catalog::ENV_READY) {
-    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is not running");
-  }
-  const std::shared_ptr<OpenVolume> open = target.open;
-  CAIRN_TRY(state_->WaitForRoom(*open));
-  MutexLock operation(open->operation);
-  if (!state_->mounts.MountedAt(open->id).empty()) CAIRN_TRY(state_->mounts.Barrier(open->id));
-  open->volume->SetReadOnly(true);
-  const auto layer = open->volume->Freeze();
-  if (!layer) {
-    open->volume->SetReadOnly(false);
-    return std::unexpected(layer.error());
-  }
-  const catalog::PointRecord record = state_->MakePoint(*open, **layer);
-  const FsView view(*layer, open->volume->hash_seed());
-  const std::string point_key = keys::Point(record.point().volume(), record.point().generation());
-  {
-    MutexLock lock(state_->mutex);
-    state_->held.insert(point_key);
-  }
-  const auto let_go = [s = state_.get(), point_key, id = open->id] {
-    {
-      MutexLock lock(s->mutex);
-      s->held.erase(s->held.find(point_key));
-    }
-    s->RequestSeal(id);
-  };
-  // The PointRecord is durable before the memory is captured, so that a seal that runs meanwhile
-  // finds it; nothing refers to it yet.
-  const Status recorded = state_->CommitPointRecord(
-      record, view,
-      [](CatalogTransaction&, const catalog::PointRecord&, const FsView&) -> Status { return {}; });
-  if (!recorded) {
-    let_go();
-    open->volume->SetReadOnly(false);
-    return std::unexpected(recorded.error());
-  }
-  State* const s = state_.get();
-  return std::make_unique<PausedVolume>(
-      open, record, view,
-      [s, point_key, view](const CommitPoint& commit) -> Status {
-        return s->catalog.Run([&](CatalogTransaction& txn) -> Status {
-          const auto now = CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, point_key));
-          if (!now) return Err(ErrorCode::kFailedPrecondition, "the frozen state was removed");
-          catalog::PointRecord referred = *now;
-          referred.set_referrals(referred.referrals() + 1);
-          PutRecord(txn, point_key, referred);
-          return commit(txn, referred, view);
-        });
-      },
-      let_go);
-}
-
-bool VolumeManager::IsHeld(const catalog::Point& point) {
-  MutexLock lock(state_->mutex);
-  return state_->held.contains(keys::Point(point.volume(), point.generation()));
-}
-
-Status VolumeManager::Thaw(const std::string& org, const std::string& env) {
-  auto target = CAIRN_TRY(state_->Find(org, env));
-  target.open->volume->SetReadOnly(false);
-  return {};
 }
 
 // ---- views, forks, rollback ----
@@ -494,28 +419,39 @@ Result<catalog::Volume> VolumeManager::ForkVolume(CatalogTransaction& txn,
 Status VolumeManager::RollBack(const std::string& org, const std::string& env,
                                const catalog::Point& point,
                                const std::function<Status(CatalogTransaction&)>& commit) {
-  auto target = CAIRN_TRY(state_->Find(org, env));
-  const std::shared_ptr<OpenVolume> open = target.open;
-  const std::string where = state_->mounts.MountedAt(open->id);
-  if (!where.empty()) {
-    return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is mounted at " + where +
-                                                   ": unmount it before it is rolled back");
+  for (;;) {
+    const auto open = CAIRN_TRY(state_->Find(org, env)).open;
+    // Held, with the volume in the table, until the record has the new root: nobody opens the old
+    // state meanwhile, and who waits for the lock finds the volume closed.
+    MutexLock operation(open->operation);
+    if (open->closed) continue;
+    const std::string where = state_->mounts.MountedAt(open->id);
+    if (!where.empty()) {
+      return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is mounted at " + where +
+                                                     ": unmount it before it is rolled back");
+    }
+    if (open->volume->head().failed()) {
+      return Err(ErrorCode::kUnavailable,
+                 "the journal of environment " + env + " has failed: restart the daemon first");
+    }
+    open->volume->SetReadOnly(true);
+    const InodeNumber next_ino = open->volume->head().state().next_ino;
+    CAIRN_TRY(state_->SealAll(open));  // points of later generations keep their roots
+    const auto sealed = CAIRN_TRY(WaitSealed(point, 600000));
+    CAIRN_TRY(state_->catalog.Run([&](CatalogTransaction& txn) -> Status {
+      auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(open->id.view())));
+      if (!volume) return Err(ErrorCode::kNotFound, "no volume");
+      volume->set_root(sealed.root());
+      volume->set_base_inodes(sealed.inodes());
+      volume->set_base_bytes(sealed.bytes());
+      volume->set_next_ino(std::max<uint64_t>(volume->next_ino(), next_ino));
+      volume->set_rollback_epoch(volume->rollback_epoch() + 1);
+      PutRecord(txn, keys::Volume(open->id.view()), *volume);
+      return commit(txn);
+    }));
+    state_->Forget(*open);
+    return {};
   }
-  open->volume->SetReadOnly(true);
-  const InodeNumber next_ino = open->volume->head().state().next_ino;
-  CAIRN_TRY(state_->Close(open));  // seals all: points of later generations keep their roots
-  const auto sealed = CAIRN_TRY(WaitSealed(point, 600000));
-  return state_->catalog.Run([&](CatalogTransaction& txn) -> Status {
-    auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(open->id.view())));
-    if (!volume) return Err(ErrorCode::kNotFound, "no volume");
-    volume->set_root(sealed.root());
-    volume->set_base_inodes(sealed.inodes());
-    volume->set_base_bytes(sealed.bytes());
-    volume->set_next_ino(std::max<uint64_t>(volume->next_ino(), next_ino));
-    volume->set_rollback_epoch(volume->rollback_epoch() + 1);
-    PutRecord(txn, keys::Volume(open->id.view()), *volume);
-    return commit(txn);
-  });
 }
 
 // ---- removal ----
@@ -525,16 +461,14 @@ Status VolumeManager::Revoke(const std::string& org, const std::string& env) {
       CAIRN_TRY(GetRecord<catalog::Environment>(state_->catalog, keys::Environment(org, env)));
   if (!record || record->volume().empty()) return {};
   const Id128 id = Id128::FromView(record->volume());
-  std::shared_ptr<OpenVolume> open;
-  {
-    MutexLock lock(state_->mutex);
-    const auto found = state_->volumes.find(id);
-    if (found != state_->volumes.end()) open = found->second;
+  while (const auto open = state_->FindOpen(id)) {
+    open->volume->SetReadOnly(true);  // at once, whoever holds the lock
+    MutexLock operation(open->operation);
+    if (open->closed) continue;
+    open->volume->SetReadOnly(true);  // whoever held it may have made it writable
+    if (!state_->mounts.MountedAt(id).empty()) return state_->mounts.Unmount(id, /*force=*/true);
+    return {};
   }
-  if (open == nullptr) return {};
-  open->volume->SetReadOnly(true);
-  MutexLock operation(open->operation);
-  if (!state_->mounts.MountedAt(id).empty()) return state_->mounts.Unmount(id, /*force=*/true);
   return {};
 }
 
@@ -551,19 +485,12 @@ Status VolumeManager::RemoveVolume(const catalog::Volume& volume) {
                                           return true;
                                         }));
   for (const catalog::Point& point : unsealed) CAIRN_TRY(WaitSealed(point, 600000));
-  std::shared_ptr<OpenVolume> open;
-  {
-    MutexLock lock(state_->mutex);
-    const auto found = state_->volumes.find(id);
-    if (found != state_->volumes.end()) open = found->second;
-  }
-  if (open != nullptr) {
+  while (const auto open = state_->FindOpen(id)) {
     MutexLock operation(open->operation);
     MutexLock sealing(open->sealing);
+    if (open->closed) continue;
     if (!state_->mounts.MountedAt(id).empty()) CAIRN_TRY(state_->mounts.Unmount(id, true));
-    MutexLock lock(state_->mutex);
-    state_->volumes.erase(id);
-    state_->wanted.erase(id);
+    state_->Forget(*open);
   }
   return RemoveTree(state_->fs, state_->options.volumes_dir + "/" + id.ToHex());
 }

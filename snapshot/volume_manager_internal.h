@@ -27,6 +27,9 @@ struct OpenVolume {
   Mutex operation;  // held over I/O: orders freeze, mount, unmount, close
   Mutex sealing;    // one seal of this volume at a time; taken after `operation`
   std::unique_ptr<Volume> volume;
+  // Not in the table any more: whoever waited for `operation` looks the volume up again. Nothing is
+  // frozen or mounted in a closed one, since another may be open over the same journals by then.
+  bool closed GUARDED_BY(operation) = false;
   // Of a fork: unsealed when the volume was opened.
   std::optional<catalog::Point> base_point GUARDED_BY(sealing);
 };
@@ -77,11 +80,23 @@ struct VolumeManager::State {
     std::shared_ptr<OpenVolume> open;
   };
   Result<Target> Find(const std::string& org, const std::string& env);
+  // The record alone, with the same errors but for the volume's.
+  Result<catalog::Environment> LivingEnvironment(const std::string& org, const std::string& env);
+  // Null when it is not open.
+  std::shared_ptr<OpenVolume> FindOpen(const Id128& volume);
   Result<std::shared_ptr<const Layer>> RootLayer(const Id128& realm, std::string_view root,
                                                  uint64_t generation);
   Result<std::shared_ptr<const Layer>> PointLayer(const catalog::PointRecord& record);
   Status Close(const std::shared_ptr<OpenVolume>& volume);
+  // Freezes what is active and seals everything. Nothing after a failure of the journal.
+  Status SealAll(const std::shared_ptr<OpenVolume>& volume) REQUIRES(volume->operation);
+  // Takes it out of the table.
+  void Forget(OpenVolume& volume) REQUIRES(volume.operation);
   Result<std::shared_ptr<const Layer>> FreezeLocked(OpenVolume& volume) REQUIRES(volume.operation);
+  Result<std::unique_ptr<FrozenVolume>> FreezeForPauseLocked(
+      const std::shared_ptr<OpenVolume>& open) REQUIRES(open->operation);
+  // A pause of the volume is in flight.
+  bool IsPausing(const Id128& volume);
   catalog::PointRecord MakePoint(OpenVolume& volume, const Layer& layer);
   Status CommitPointRecord(const catalog::PointRecord& record, const FsView& view,
                            const CommitPoint& commit);

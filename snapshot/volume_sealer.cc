@@ -95,6 +95,10 @@ void VolumeManager::State::RunSealer() {
       }
       if (head.unsealed().size() >= options.max_unsealed_generations) continue;
       if (!volume->operation.TryLock()) continue;
+      if (volume->closed) {
+        volume->operation.Unlock();
+        continue;
+      }
       const auto frozen = volume->volume->Freeze();  // no barrier: publishes nothing
       volume->operation.Unlock();
       if (frozen) {
@@ -159,7 +163,7 @@ Status VolumeManager::State::SealOldest(OpenVolume& volume,
   if (!record->root().empty()) seal.parent = CAIRN_TRY(BlockRef::Decode(record->root()));
   seal.epoch = options.epoch;
   seal.now = clock.Now();
-  const std::unique_ptr<WriteSession> session = CAIRN_TRY(store.BeginWrite(volume.realm));
+  std::unique_ptr<WriteSession> session = CAIRN_TRY(store.BeginWrite(volume.realm));
   const SealResult sealed = CAIRN_TRY(SealLayer(store, nodes, *session, *layer, seal));
 
   std::optional<catalog::PointRecord> point;
@@ -188,6 +192,9 @@ Status VolumeManager::State::SealOldest(OpenVolume& volume,
                      {"inodes", sealed.record.tree.counters.inodes},
                      {"data_bytes", sealed.data_bytes}});
   if (!point) return {};
+  // A callback may begin one of its own, and a collector that waits for this one to end holds new
+  // ones off meanwhile.
+  session.reset();
   std::vector<std::function<void(const catalog::PointRecord&)>> call;
   {
     MutexLock lock(mutex);

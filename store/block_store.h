@@ -55,7 +55,7 @@ class BlockStore {
   virtual ~BlockStore() = default;
 
   // Errors: NotFound (no keys for this realm), Unavailable (shutting down). Blocks while a
-  // collector holds writers off.
+  // collector holds writers off: a thread that has a session must not begin another.
   virtual Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) = 0;
 
   // The plaintext of `ref` as seen from `realm` (ref.realm picks own or base). Verified: GCM tag,

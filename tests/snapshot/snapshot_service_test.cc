@@ -316,6 +316,102 @@ TEST_F(SnapshotServiceTest, OlderSnapshotNeedsToBeAllowedAndRollsTheDiskBack) {
   EXPECT_EQ(Read<catalog::Volume>(keys::Volume(Env(env).volume())).rollback_epoch(), 1u);
 }
 
+TEST_F(SnapshotServiceTest, RollBackLeavesNobodyOnTheOldState) {
+  const std::string env = NewEnvironment();
+  WriteFile(env, "a", "old");
+  const auto old = snapshots_->Create(kOrg, env, "old", {});
+  ASSERT_TRUE(old);
+  WriteFile(env, "a", "new");
+  std::vector<std::thread> waiting;
+  std::vector<Result<catalog::Snapshot>> taken(4, Err(ErrorCode::kInternal));
+  const Status rolled_back = volumes_->RollBack(kOrg, env, old->point(), [&](CatalogTransaction&) {
+    // Whoever looks just before the commit sees the old state, and keeps nothing open of it.
+    EXPECT_EQ(ReadNow(env, "/workspace/a"), "new");
+    // Whoever comes now takes its turn afterwards.
+    for (auto& snapshot : taken) {
+      waiting.emplace_back([&] { snapshot = snapshots_->Create(kOrg, env, "", {}); });
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    return Status();
+  });
+  ASSERT_TRUE(rolled_back) << rolled_back.error().ToString();
+  for (auto& thread : waiting) thread.join();
+  ASSERT_TRUE(volumes_->Thaw(kOrg, env));
+  EXPECT_EQ(ReadNow(env, "/workspace/a"), "old");
+  WriteFile(env, "a", "goes on");
+  for (const auto& snapshot : taken) {
+    ASSERT_TRUE(snapshot) << snapshot.error().ToString();
+    EXPECT_EQ(InSnapshot(*snapshot, "/workspace/a"), "old");
+  }
+  EndLife(true);
+  StartLife();
+  EXPECT_EQ(ReadNow(env, "/workspace/a"), "goes on");
+}
+
+TEST_F(SnapshotServiceTest, ThawLeavesThePauseThatCameAfterItAlone) {
+  const std::string env = NewEnvironment();
+  WriteFile(env, "a", "1");
+  auto frozen = volumes_->FreezeForPause(kOrg, env);
+  ASSERT_TRUE(frozen) << frozen.error().ToString();
+  const auto volume = volumes_->OpenForWrite(kOrg, env);
+  ASSERT_TRUE(volume);
+  ASSERT_TRUE(volumes_->Thaw(kOrg, env)) << "of the resume before";
+  EXPECT_TRUE((*volume)->GetStatus().read_only) << "the memory is being captured";
+  frozen->reset();
+  EXPECT_FALSE((*volume)->GetStatus().read_only) << "that pause failed";
+}
+
+TEST_F(SnapshotServiceTest, MountThatWaitedForADeletionIsRefused) {
+  const std::string env = NewEnvironment();
+  WriteFile(env, "a", "1");
+  const catalog::Environment record = Env(env);
+  std::thread mounting;
+  Status mounted;
+  const auto frozen = volumes_->Freeze(
+      kOrg, env, [&](CatalogTransaction&, const catalog::PointRecord&, const FsView&) -> Status {
+        mounting = std::thread([&] { mounted = volumes_->Mount(kOrg, env, "/somewhere", {}); });
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // it waits for the freeze
+        catalog::Environment deleting = record;
+        deleting.set_state(catalog::ENV_DELETING);
+        Put(keys::Environment(kOrg, env), deleting);
+        return {};
+      });
+  ASSERT_TRUE(frozen) << frozen.error().ToString();
+  mounting.join();
+  ASSERT_FALSE(mounted);
+  EXPECT_EQ(mounted.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(mounts_.MountedAt(Id128::FromView(record.volume())), "");
+}
+
+TEST_F(SnapshotServiceTest, SealsCallbackRunsOutsideOfItsSession) {
+  const std::string env = NewEnvironment();
+  WriteFile(env, "a", "1");
+  std::atomic<uint64_t> sessions = 99;
+  volumes_->OnSealed([&](const catalog::PointRecord&) { sessions = blocks_.live_sessions(); });
+  const auto snapshot = snapshots_->Create(kOrg, env, "", {});
+  ASSERT_TRUE(snapshot);
+  EndLife(true);
+  EXPECT_EQ(sessions, 0u) << "a callback that begins a session would wait for a collector for ever";
+  StartLife();
+}
+
+TEST_F(SnapshotServiceTest, PauseNeverWaitsForAFifo) {
+  const std::string env = NewEnvironment();
+  const std::string fifo = dir_.path() + "/fifo";
+  const std::string file = HostFile("memory", "m");
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const bool memory : {true, false}) {
+    const auto paused = snapshots_->Pause(kOrg, env,
+                                          {.memory_path = memory ? fifo : file,
+                                           .vmstate_path = memory ? file : fifo,
+                                           .vmm = {},
+                                           .name = ""});
+    ASSERT_FALSE(paused);
+    EXPECT_EQ(paused.error().code(), ErrorCode::kInvalidArgument);
+  }
+  EXPECT_NE(Env(env).state(), catalog::ENV_SUSPENDED);
+}
+
 TEST_F(SnapshotServiceTest, ForkWithMemoryIsSuspendedOnAPairOfItsOwn) {
   const std::string env = NewEnvironment();
   WriteFile(env, "a", "disk");
