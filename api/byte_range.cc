@@ -18,12 +18,14 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
+// What is beyond 64 bits is beyond every file: the largest number says as much.
 std::optional<uint64_t> Number(std::string_view text) {
-  if (text.empty() || text.size() > 19) return std::nullopt;
+  if (text.empty()) return std::nullopt;
   uint64_t value = 0;
   for (const char c : text) {
     if (c < '0' || c > '9') return std::nullopt;
-    value = value * 10 + static_cast<uint64_t>(c - '0');
+    const uint64_t digit = static_cast<uint64_t>(c - '0');
+    value = value > (UINT64_MAX - digit) / 10 ? UINT64_MAX : value * 10 + digit;
   }
   return value;
 }

@@ -198,6 +198,12 @@ void Connection::OnHeader(const BoostError& error) {
   request_ = {};
   request_.request_id = "req_" + Id128::Random().ToHex();
   if (error) return Refuse(error);
+  // Beast takes a body in a coding that it does not know for none, and its bytes for the next
+  // request (RFC 9112, 6.1 and 6.3: the length cannot be told, so the connection ends).
+  const auto coding = parser_->get()[http::field::transfer_encoding];
+  if (!coding.empty() && !beast::iequals(coding, "chunked")) {
+    return Refuse(http::error::bad_transfer_encoding);
+  }
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue") && !parser_->is_done()) {
     static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
     Expire(server_.options().write_ms);

@@ -35,7 +35,10 @@ TEST(ParseRange, Table) {
       {"bytes=", kWhole, 0, 10},
       {"items=0-1", kWhole, 0, 10},
       {"bytes=0x1-2", kWhole, 0, 10},
-      {"bytes=99999999999999999999-", kWhole, 0, 10},
+      {"bytes=18446744073709551615-", kUnsatisfiable, 0, 0},
+      {"bytes=99999999999999999999-", kUnsatisfiable, 0, 0},
+      {"bytes=1-99999999999999999999", kPart, 1, 9},
+      {"bytes=-99999999999999999999", kPart, 0, 10},
       {"bytes=1--1", kWhole, 0, 10},
       {"bytes=+1-2", kWhole, 0, 10},
   };

@@ -198,6 +198,19 @@ TEST_F(HttpServerTest, GarbageGets400AndTheEnd) {
   EXPECT_EQ(calls_, 0);
 }
 
+// Its bytes would be the next request to us and a body to the proxy before us.
+TEST_F(HttpServerTest, BodyInAnUnknownCodingIsRefusedWithTheConnection) {
+  Start();
+  for (const std::string coding :
+       {"gzip", "identity", "chunked, gzip", "gzip, chunked", "xchunked"}) {
+    const std::string answer = Ask("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " + coding +
+                                   "\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 400")) << coding << " -> " << answer;
+    EXPECT_EQ(answer.find("HTTP/1.1 200"), std::string::npos) << coding << " -> " << answer;
+  }
+  EXPECT_EQ(calls_, 0);
+}
+
 TEST_F(HttpServerTest, LargeHeadersGet431) {
   Start();
   const std::string answer =
