@@ -2,8 +2,12 @@
 // and the filesystem go on.
 //
 //   catalog (every record and table) -> [index rebuilt when asked] -> every pack, frame by frame ->
-//   index against packs -> walk from the roots (branches read, leaves looked up) -> journals of
-//   every volume -> owners of what is hurt.
+//   index against packs -> walk from the roots (branches read, leaves looked up) -> owners of what
+//   is hurt -> journals of every volume.
+//
+// No seal ends meanwhile, so no journal that counts goes away; but volumes are written to, opened
+// and removed. A journal's damage is therefore looked at twice: what is being written is different
+// the second time, what is damaged is not.
 //
 // A pack finds a damaged frame by reading it; the walk finds what is missing altogether. Owners
 // come last, and only when something is hurt (gc/owners.h).
@@ -34,6 +38,18 @@ std::string StructureOf(const std::string& what) {
   return "pack";
 }
 
+bool IsDamaged(const JournalReport& journal) { return !journal.damage.empty(); }
+
+void KeepWhatIsSaidTwice(std::vector<JournalReport>& reports,
+                         const std::vector<JournalReport>& before) {
+  for (JournalReport& journal : reports) {
+    const bool same = std::any_of(before.begin(), before.end(), [&](const JournalReport& first) {
+      return first.file == journal.file && first.damage == journal.damage;
+    });
+    if (!same) journal.damage.clear();
+  }
+}
+
 class Checker {
  public:
   Checker(Catalog& catalog, LocalBlockStore& store, KeyRing& keys, FileSystem& fs,
@@ -57,8 +73,8 @@ class Checker {
         CAIRN_TRY(CountSpace(*roots));
         NameOwners(*roots);
       }
+      CheckJournalFiles();
     }
-    CheckJournalFiles();
     return std::move(report_);
   }
 
@@ -196,9 +212,19 @@ class Checker {
       const auto org = GetRecord<catalog::Organization>(catalog_, keys::Organization(volume.org()));
       if (!org || !*org || (*org)->deleted_ms() != 0 || volume.id().size() != 16) continue;
       const Id128 id = Id128::FromView(volume.id());
-      const auto reports = CheckJournals(fs_, keys_, Id128::FromView((*org)->realm()), id,
-                                         options_.volumes_dir + "/" + id.ToHex(),
-                                         volume.sealed_through_generation());
+      const auto look = [&] {
+        return CheckJournals(fs_, keys_, Id128::FromView((*org)->realm()), id,
+                             options_.volumes_dir + "/" + id.ToHex(),
+                             volume.sealed_through_generation());
+      };
+      auto reports = look();
+      if (!reports || std::any_of(reports->begin(), reports->end(), IsDamaged)) {
+        auto again = look();
+        const auto now = GetRecord<catalog::Volume>(catalog_, keys::Volume(volume.id()));
+        if (now && !*now) continue;  // removed meanwhile
+        if (reports && again) KeepWhatIsSaidTwice(*again, *reports);
+        reports = std::move(again);
+      }
       if (!reports) {
         if (reports.error().code() == ErrorCode::kNotFound) continue;  // never opened
         Add("journal", options_.volumes_dir + "/" + id.ToHex(), reports.error().ToString())

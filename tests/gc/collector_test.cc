@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
 #include "catalog/ids.h"
@@ -18,6 +19,8 @@
 #include "tests/support/store_world.h"
 #include "volume/extent_value.h"
 #include "volume/fs_root.h"
+#include "volume/head.h"
+#include "volume/layer.h"
 
 namespace cairn {
 namespace {
@@ -363,6 +366,81 @@ TEST_F(CollectorTest, ADamagedLeafKeepsItsPackAndStopsNobodyElse) {
     const auto read = world_.store->Get(world_.realm_a, damaged.data[i]);
     EXPECT_EQ(read.has_value(), i != 3);
   }
+}
+
+// The host's files, with a word at each look at a volume's directory.
+class WatchedFileSystem final : public FileSystem {
+ public:
+  WatchedFileSystem(FileSystem& real, std::function<void()> on_list)
+      : real_(real), on_list_(std::move(on_list)) {}
+  Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& o) override {
+    return real_.Open(path, o);
+  }
+  Status Rename(const std::string& a, const std::string& b) override { return real_.Rename(a, b); }
+  Status Unlink(const std::string& path) override { return real_.Unlink(path); }
+  Status MakeDir(const std::string& path) override { return real_.MakeDir(path); }
+  Status RemoveDir(const std::string& path) override { return real_.RemoveDir(path); }
+  Result<std::vector<std::string>> List(const std::string& dir) override {
+    if (dir.find("/volumes/") != std::string::npos) on_list_();
+    return real_.List(dir);
+  }
+  Status SyncDir(const std::string& dir) override { return real_.SyncDir(dir); }
+  Result<bool> Exists(const std::string& path) override { return real_.Exists(path); }
+  Result<DiskSpace> Space(const std::string& dir) override { return real_.Space(dir); }
+
+ private:
+  FileSystem& real_;
+  std::function<void()> on_list_;
+};
+
+TEST_F(CollectorTest, CheckTakesNoJournalThatIsBeingWrittenForADamagedOne) {
+  AddEnvironment(1, MakeTree(12, 1));
+  const std::string dir = world_.dir + "/volumes/" + (std::string(30, '0') + "01");
+  ASSERT_TRUE(world_.fs.MakeDir(world_.dir + "/volumes"));
+  {
+    HeadOptions head_options;
+    head_options.volume = Id128::FromView(std::string(15, '\0') + '\1');
+    head_options.realm = world_.realm_a;
+    head_options.dir = dir;
+    head_options.base = TreeLayer(
+        *world_.store,
+        std::make_shared<TreeReader>(*world_.store, nodes_, world_.realm_a, TreeRoot{}), 0);
+    auto head = Head::Open(world_.fs, world_.keys, *world_.store, head_options);
+    ASSERT_TRUE(head) << head.error().ToString();
+    for (int i = 0; i < 3; ++i) {
+      Transaction transaction;
+      transaction.Put("key" + std::to_string(i), Entry{"value", {}});
+      ASSERT_TRUE((*head)->Commit(std::move(transaction)));
+      ASSERT_TRUE((*head)->Sync());
+    }
+  }
+  const std::string journal = dir + "/0000000000000001.journal";
+  const std::string whole = ReadHostFile(journal);
+  std::string early = whole;  // as seen with a record missing that others stand behind already
+  ASSERT_GT(early.size(), 4096u + 64);
+  early.replace(4096, 64, 64, '\0');
+
+  CheckOptions options;
+  options.volumes_dir = world_.dir + "/volumes";
+  int looks = 0;
+  bool held = true;
+  bool comes = true;  // the record, before the second look
+  WatchedFileSystem watched(world_.fs, [&] {
+    held = held && !world_.store->HoldWriters(0);
+    WriteHostFile(journal, comes && looks > 0 ? whole : early);
+    ++looks;
+  });
+  auto report = CheckStore(catalog_, *world_.store, world_.keys, watched, options);
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(Describe(*report), "");
+  EXPECT_EQ(looks, 2);
+  EXPECT_TRUE(held) << "a seal that ends between catalog and directory looks like a lost journal";
+
+  comes = false;
+  looks = 0;
+  report = CheckStore(catalog_, *world_.store, world_.keys, watched, options);
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_NE(Describe(*report).find("journal | " + journal), std::string::npos) << Describe(*report);
 }
 
 }  // namespace
