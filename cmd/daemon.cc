@@ -32,8 +32,14 @@ Status Daemon::OpenStore() {
                                               .dir = options_.data_dir,
                                               .master_key_file = options_.master_key_file,
                                               .create = true}));
-  catalog_ = CAIRN_TRY(LocalCatalog::Open(fs, directory_->master_key(),
-                                          {.dir = directory_->CatalogDir(), .create = true}));
+  auto catalog =
+      LocalCatalog::Open(fs, directory_->master_key(),
+                         {.dir = directory_->CatalogDir(), .create = !directory_->holds_data()});
+  if (!catalog && catalog.error().code() == ErrorCode::kNotFound) {
+    return Err(ErrorCode::kDataLoss, fmt::format("{} has data, but there is no catalog in {}",
+                                                 directory_->dir(), directory_->CatalogDir()));
+  }
+  catalog_ = CAIRN_TRY(std::move(catalog));
   RegistryHooks hooks;
   hooks.is_mounted = [this](const catalog::Environment& env) { return IsMounted(env); };
   registry_ = CAIRN_TRY(

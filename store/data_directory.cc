@@ -267,6 +267,11 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
     return Err(ErrorCode::kFailedPrecondition,
                "master key file " + key_path + " is of another data directory than " + dir);
   }
+  // The index is made after the catalog, packs and volumes even later.
+  for (const std::string_view folder : {"index", "packs", "trash", "volumes"}) {
+    const std::string path = dir + "/" + std::string(folder);
+    if (CAIRN_TRY(fs.Exists(path)) && !CAIRN_TRY(fs.List(path)).empty()) out->holds_data_ = true;
+  }
   CAIRN_TRY(WritePid(out->lock_, dir));
   ++format->open_epoch;
   CAIRN_TRY(WriteFileAtomically(fs, dir + "/cairn.format", EncodeFormat(*format)));

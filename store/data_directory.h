@@ -41,6 +41,8 @@ class DataDirectory {
   const Id128& store() const { return store_; }
   uint64_t open_epoch() const { return open_epoch_; }
   const Key256& master_key() const { return master_key_; }
+  // Something was stored here by an earlier opening, so that there must be a catalog.
+  bool holds_data() const { return holds_data_; }
   std::string CatalogDir() const { return dir_ + "/catalog"; }
   std::string VolumesDir() const { return dir_ + "/volumes"; }
 
@@ -50,6 +52,7 @@ class DataDirectory {
   std::string dir_;
   Id128 store_;
   uint64_t open_epoch_ = 0;
+  bool holds_data_ = false;
   Key256 master_key_{};
 };
 

@@ -158,6 +158,16 @@ else
 fi
 echo "ok   catalog"
 
+# ---- no catalog at all ----
+for gone in catalog catalog/db catalog/db/CURRENT; do
+  fresh sealed
+  rm -rf "${data:?}/$gone"
+  : >"$work/log"
+  ! start || fail "a directory without $gone is served as if it were new"
+  named "$(cat "$work/log")" "catalog" "backup"
+done
+echo "ok   no catalog"
+
 # ---- journal ----
 fresh unsealed
 journal=$(find "$data/volumes" -name '*.journal' -printf '%s %T@ %p\n' | sort -k2 -rn | awk '$1 > 8192 {print $3; exit}')

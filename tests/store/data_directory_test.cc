@@ -56,6 +56,17 @@ TEST(DataDirectory, IsCreatedAndOpenedAgainWithACountedEpoch) {
   }
 }
 
+TEST(DataDirectory, KnowsWhetherAnEarlierOpeningStoredSomething) {
+  TempDir temp;
+  for (const std::string folder : {"index", "packs", "trash", "volumes"}) {
+    const std::string dir = temp / folder;
+    EXPECT_FALSE((*OpenDir(dir))->holds_data());
+    EXPECT_FALSE((*OpenDir(dir))->holds_data()) << "an initialisation alone is nothing to lose";
+    ASSERT_TRUE(HostFileSystem().MakeDir(dir + "/" + folder + "/something"));
+    EXPECT_TRUE((*OpenDir(dir))->holds_data()) << folder;
+  }
+}
+
 TEST(DataDirectory, SecondOpenerIsRefusedWithThePidOfTheFirst) {
   TempDir temp;
   const auto first = OpenDir(temp / "d");
