@@ -409,8 +409,9 @@ TEST_F(CollectorTest, CheckTakesNoJournalThatIsBeingWrittenForADamagedOne) {
     ASSERT_TRUE(head) << head.error().ToString();
     for (int i = 0; i < 3; ++i) {
       Transaction transaction;
-      transaction.Put("key" + std::to_string(i), Entry{"value", {}});
-      ASSERT_TRUE((*head)->Commit(std::move(transaction)));
+      transaction.Put(AttributesKey(static_cast<InodeNumber>(i) + 2), Entry{"value", {}});
+      const auto committed = (*head)->Commit(std::move(transaction));
+      ASSERT_TRUE(committed) << committed.error().ToString();
       ASSERT_TRUE((*head)->Sync());
     }
   }

@@ -8,11 +8,14 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <thread>
 
 #include "store/base/file_system.h"
@@ -287,10 +290,25 @@ TEST(WriteMany, EqualsOneWriteOfAllPieces) {
 }
 
 TEST(WriteMany, ReportsAFullDisk) {
-  const auto file = HostFileSystem().Open("/dev/full", {});
-  ASSERT_TRUE(file.has_value());
-  const std::vector<std::string_view> pieces = {"a", "b"};
-  EXPECT_EQ((*file)->WriteMany(0, pieces).error().code(), ErrorCode::kExhausted);
+  const TempDir temp;
+  const std::string dir = temp / "small";
+  ASSERT_TRUE(HostFileSystem().MakeDir(dir));
+  if (mount("small", dir.c_str(), "tmpfs", 0, "size=8k") != 0) {
+    ASSERT_NE(geteuid(), 0u) << "mount: " << std::strerror(errno);
+    GTEST_SKIP() << "only root can mount a small file system";
+  }
+  {
+    const auto file = HostFileSystem().Open(dir + "/file", {.create = true});
+    ASSERT_TRUE(file.has_value());
+    const std::string piece(8192, 'x');
+    const std::vector<std::string_view> pieces = {piece, piece};
+    const Status written = (*file)->WriteMany(0, pieces);
+    EXPECT_FALSE(written);
+    if (!written) {
+      EXPECT_EQ(written.error().code(), ErrorCode::kExhausted);
+    }
+  }
+  EXPECT_EQ(umount(dir.c_str()), 0) << std::strerror(errno);
 }
 
 }  // namespace
