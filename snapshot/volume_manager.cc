@@ -492,7 +492,9 @@ Status VolumeManager::RemoveVolume(const catalog::Volume& volume) {
     if (!state_->mounts.MountedAt(id).empty()) CAIRN_TRY(state_->mounts.Unmount(id, true));
     state_->Forget(*open);
   }
-  return RemoveTree(state_->fs, state_->options.volumes_dir + "/" + id.ToHex());
+  CAIRN_TRY(RemoveTree(state_->fs, state_->options.volumes_dir + "/" + id.ToHex()));
+  // Durably gone before the caller deletes the record: without it nobody would look for them again.
+  return state_->fs.SyncDir(state_->options.volumes_dir);
 }
 
 void VolumeManager::OnSealed(std::function<void(const catalog::PointRecord&)> callback) {

@@ -149,13 +149,14 @@ Error FromRocks(const rocksdb::Status& status) {
   return Error(ErrorCode::kDataLoss, "block index: " + status.ToString());
 }
 
-rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache) {
+rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env) {
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = cache;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.cache_index_and_filter_blocks = true;
   table.pin_l0_filter_and_index_blocks_in_cache = true;
   rocksdb::Options options;
+  if (env != nullptr) options.env = env;
   options.create_if_missing = true;
   options.paranoid_checks = true;
   options.max_write_buffer_number = 2;
@@ -207,7 +208,8 @@ Result<std::unique_ptr<BlockIndex>> BlockIndex::Open(const BlockIndexOptions& op
 
 Status BlockIndex::OpenLocked() {
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened = rocksdb::DB::Open(DbOptions(cache_), options_.dir, &db);
+  const rocksdb::Status opened =
+      rocksdb::DB::Open(DbOptions(cache_, options_.env), options_.dir, &db);
   if (!opened.ok()) return std::unexpected(FromRocks(opened));
   db_.reset(db);
   std::string version;
@@ -230,7 +232,8 @@ Status BlockIndex::Clear() {
   MutexLock write_lock(write_mutex_);
   WriterLock lock(db_mutex_);
   db_.reset();
-  const rocksdb::Status destroyed = rocksdb::DestroyDB(options_.dir, DbOptions(cache_));
+  const rocksdb::Status destroyed =
+      rocksdb::DestroyDB(options_.dir, DbOptions(cache_, options_.env));
   // What RocksDB no longer recognises as its own files goes with the folder.
   const Status removed = RemoveTree(HostFileSystem(), options_.dir);
   if (!removed) return removed;

@@ -13,6 +13,7 @@
 
 namespace rocksdb {
 class DB;
+class Env;
 class Cache;
 class WriteBatch;
 }  // namespace rocksdb
@@ -45,6 +46,7 @@ struct BlockIndexOptions {
   std::string dir;
   Id128 store;                         // another store's index is not opened but emptied
   uint64_t cache_bytes = 32ull << 20;  // RocksDB's block cache
+  rocksdb::Env* env = nullptr;         // not owned; null: the host's files. For tests with faults
 };
 
 // Thread-safe. Errors: Exhausted (no space: what was asked for is not written, reads go on),

@@ -49,7 +49,8 @@ Result<std::unique_ptr<LocalBlockStore>> LocalBlockStore::Open(
   CAIRN_TRY(store->packs_.Prepare());
   store->index_ = CAIRN_TRY(BlockIndex::Open({.dir = options.dir + "/index",
                                               .store = options.store,
-                                              .cache_bytes = options.index_cache_bytes}));
+                                              .cache_bytes = options.index_cache_bytes,
+                                              .env = options.index_env}));
   CAIRN_TRY(store->Recover());
   return store;
 }

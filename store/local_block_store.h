@@ -36,7 +36,8 @@ struct LocalBlockStoreOptions {
   uint64_t pack_bytes = 32ull << 20;    // a pack is sealed when it has grown to this
   uint64_t cache_bytes = 128ull << 20;  // verified plaintext
   uint64_t index_cache_bytes = 32ull << 20;
-  size_t open_readers = 128;  // pack files kept open for reading
+  rocksdb::Env* index_env = nullptr;  // not owned; null: the host's files. For tests with faults
+  size_t open_readers = 128;          // pack files kept open for reading
 };
 
 // One thing that a check found wrong.
