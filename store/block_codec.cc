@@ -21,22 +21,16 @@ constexpr int Level(Compression compression) { return compression == Compression
 
 }  // namespace
 
-EncodedBlock EncodeBlock(std::string_view plain, Compression compression) {
+EncodedBlock EncodeBlock(std::string_view plain, Compression compression, std::span<char> room) {
+  CAIRN_CHECK(room.size() >= plain.size());
   thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> ctx(ZSTD_createCCtx());
   CAIRN_CHECK(ctx != nullptr);
   // Room for what is still worth keeping only: zstd gives up early on the rest.
   const size_t worth_bytes = plain.size() - plain.size() * 6 / 100;
-  EncodedBlock out;
-  out.bytes.resize(worth_bytes);
-  const size_t length = ZSTD_compressCCtx(ctx.get(), out.bytes.data(), out.bytes.size(),
-                                          plain.data(), plain.size(), Level(compression));
-  if (ZSTD_isError(length) || length >= plain.size()) {
-    out.bytes.clear();
-    return out;
-  }
-  out.codec = Codec::kZstd;
-  out.bytes.resize(length);
-  return out;
+  const size_t length = ZSTD_compressCCtx(ctx.get(), room.data(), worth_bytes, plain.data(),
+                                          plain.size(), Level(compression));
+  if (ZSTD_isError(length) || length >= plain.size()) return {.bytes = plain};
+  return {.codec = Codec::kZstd, .bytes = {room.data(), length}};
 }
 
 Result<std::string> DecodeBlock(Codec codec, std::string bytes, uint32_t raw_length) {

@@ -2,6 +2,7 @@
 // something.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -11,16 +12,14 @@
 
 namespace cairn {
 
+// What is to be stored: the plaintext itself, or what EncodeBlock wrote into `room`.
 struct EncodedBlock {
   Codec codec = Codec::kRaw;
-  std::string bytes;  // empty for kRaw: the plaintext itself is stored
-  std::string_view View(std::string_view plain) const {
-    return codec == Codec::kRaw ? plain : std::string_view(bytes);
-  }
+  std::string_view bytes;
 };
 
-// Thread-safe; pure computation.
-EncodedBlock EncodeBlock(std::string_view plain, Compression compression);
+// `room` is at least as long as `plain`. Thread-safe; pure computation.
+EncodedBlock EncodeBlock(std::string_view plain, Compression compression, std::span<char> room);
 
 // DataLoss unless the bytes decode to exactly `raw_length` bytes. Allocates no more than that.
 Result<std::string> DecodeBlock(Codec codec, std::string bytes, uint32_t raw_length);

@@ -12,6 +12,9 @@
 #include <rocksdb/write_batch.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "store/base/bytes.h"
 #include "store/base/check.h"
 #include "store/base/file_system.h"
@@ -271,6 +274,48 @@ Status BlockIndex::WriteLocked(rocksdb::WriteBatch& batch, bool sync) {
 Result<std::optional<BlockLocation>> BlockIndex::Get(const Address& address) {
   ReaderLock lock(db_mutex_);
   return FindLocked(address);
+}
+
+// Sorted and without repetitions: MultiGet of RocksDB 7.8 answers wrongly for keys that are there
+// twice, and looks up neighbours together.
+Status BlockIndex::GetMany(std::span<const Address> addresses,
+                           std::span<std::optional<BlockLocation>> found) {
+  CAIRN_CHECK(found.size() == addresses.size());
+  if (addresses.size() == 1) {
+    found[0] = CAIRN_TRY(Get(addresses[0]));
+    return {};
+  }
+  std::vector<size_t> order(addresses.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::sort(order, {}, [&](size_t i) -> const Address& { return addresses[i]; });
+  std::vector<std::string> keys;
+  keys.reserve(order.size());
+  for (size_t n = 0; n < order.size(); ++n) {
+    if (n > 0 && addresses[order[n]] == addresses[order[n - 1]]) continue;
+    keys.push_back(BlockKey(addresses[order[n]]));
+  }
+  std::vector<rocksdb::Slice> slices(keys.begin(), keys.end());
+  std::vector<rocksdb::PinnableSlice> values(keys.size());
+  std::vector<rocksdb::Status> statuses(keys.size());
+  ReaderLock lock(db_mutex_);
+  if (db_ == nullptr) return Closed();
+  db_->MultiGet(rocksdb::ReadOptions(), db_->DefaultColumnFamily(), keys.size(), slices.data(),
+                values.data(), statuses.data(), true);
+  size_t key = 0;
+  for (size_t n = 0; n < order.size(); ++n) {
+    if (n > 0 && addresses[order[n]] == addresses[order[n - 1]]) {
+      found[order[n]] = found[order[n - 1]];
+      continue;
+    }
+    const size_t k = key++;
+    if (statuses[k].IsNotFound()) {
+      found[order[n]].reset();
+      continue;
+    }
+    if (!statuses[k].ok()) return std::unexpected(FromRocks(statuses[k]));
+    found[order[n]] = CAIRN_TRY(DecodeLocation(keys[k], View(values[k])));
+  }
+  return {};
 }
 
 Status BlockIndex::AddPack(const PackSummary& pack, uint64_t epoch,

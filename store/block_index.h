@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ class BlockIndex {
   ~BlockIndex();
 
   Result<std::optional<BlockLocation>> Get(const Address& address);
+  // Get of each, in one call of RocksDB's; `found` is as long as `addresses`.
+  Status GetMany(std::span<const Address> addresses, std::span<std::optional<BlockLocation>> found);
 
   // One batch: all entries and the marker. An address that is already there moves to this pack and
   // is not condemned.

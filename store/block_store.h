@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "store/address.h"
 #include "store/base/error.h"
@@ -23,17 +25,52 @@ enum class Compression : uint8_t {
   kBackground,  // zstd level 3: seals
 };
 
+// What a put that returned survives.
+enum class Durability : uint8_t {
+  // In the pack file, so in the host's page cache: a kill of this process, not a loss of power.
+  // Sync makes it durable.
+  kVolatile,
+  // As volatile, and never behind: once a later put of this session is acknowledged as durable,
+  // this one is durable too.
+  kOrdered,
+  // A loss of power: fdatasynced on return, with all ordered puts of this session before it.
+  // Callers that wait at the same time share one fdatasync.
+  kDurable,
+};
+
+struct PutRequest {
+  BlockKind kind = BlockKind::kData;
+  std::string_view plain;  // 1 to kMaxBlockBytes bytes, unchanged until the put returns
+  Compression compression = Compression::kFast;
+};
+
 // The right to add blocks to one realm. While it lives, no block that it put, or was told exists
 // already, is collected; so: begin, put, Sync, commit the catalog record that names the root, and
-// only then destroy it. Thread-safe: several threads may Put on one session.
+// only then destroy it. Thread-safe: several threads may put on one session.
 class WriteSession {
  public:
   virtual ~WriteSession() = default;
 
-  // Stores `plain` (1 to kMaxBlockBytes bytes) unless the realm has it, and returns its reference.
-  // Volatile until Sync. Errors: Exhausted (no space: nothing was stored), Unavailable (an earlier
-  // write of this session failed: abandon the session), Internal. May block on I/O.
-  virtual Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression) = 0;
+  // Stores each plaintext unless the realm has it, and sets `refs` (as long as `requests`) to their
+  // references, in the same order. Large batches are worked on by several threads; the caller's is
+  // one of them. Blocks: on I/O, and while other batches use the memory that there is for this.
+  // On an error `refs` mean nothing: some blocks may be stored, but nothing refers to them, and a
+  // collection removes them. Errors: InvalidArgument (a length; nothing was done), Exhausted (no
+  // space; the session goes on), Unavailable (an earlier write of this session failed: abandon it;
+  // or the store is closed), Internal (this write failed: abandon the session), DataLoss and
+  // NotFound (index, keys).
+  virtual Status PutMany(std::span<const PutRequest> requests, std::span<BlockRef> refs,
+                         Durability durability) = 0;
+
+  // One block, in the caller's thread. Volatile unless told otherwise.
+  Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression,
+                       Durability durability = Durability::kVolatile) {
+    const PutRequest request{.kind = kind, .plain = plain, .compression = compression};
+    BlockRef ref;
+    Status put = PutMany({&request, 1}, {&ref, 1}, durability);
+    if (!put) return std::unexpected(std::move(put).error());
+    return ref;
+  }
 
   // Everything put so far (new or found) is durable on return. An error is final for this session.
   virtual Status Sync() = 0;

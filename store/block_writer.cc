@@ -1,73 +1,131 @@
-// A write looks a block up in the realm's pending blocks and in the index, and appends it to the
-// realm's open pack if neither has it, or if where they say it lies is in the quarantine.
+// A session is what it must make durable: which packs its puts have touched, and how far in each.
+// A put that is durable on return syncs what it touched itself and what ordered puts before it did.
+// The rest of a put is put_batch.cc's.
 #include "store/block_writer.h"
 
 #include <algorithm>
 
-#include "store/base/log.h"
-#include "store/block_codec.h"
+#include "store/base/check.h"
 
 namespace cairn {
+namespace {
 
-// One session: which packs it has touched, and how far, is what its Sync must make durable.
+// What a part of a batch needs at most: its bytes compressed, and again as frames.
+constexpr uint64_t kPairBytes = 2 * kMaxBlockBytes + PutBatch::kPartBlocks * 2 * kFrameHeaderBytes;
+static_assert(PutBatch::kPartBytes <= kMaxBlockBytes);
+
+}  // namespace
+
 class BlockWriter::Session final : public WriteSession {
  public:
   Session(BlockWriter& owner, const Id128& realm) : owner_(owner), realm_(realm) {}
   ~Session() override { owner_.gate_.Leave(realm_); }
 
-  Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression compression) override {
-    {
-      MutexLock lock(mutex_);
-      if (failed_) return Failed();
+  Status PutMany(std::span<const PutRequest> requests, std::span<BlockRef> refs,
+                 Durability durability) override {
+    CAIRN_CHECK(requests.size() == refs.size());
+    for (const PutRequest& request : requests) {
+      if (request.plain.empty() || request.plain.size() > kMaxBlockBytes) {
+        return Err(ErrorCode::kInvalidArgument, "a block has 1 to 1048576 bytes");
+      }
     }
-    Result<BlockRef> ref = owner_.PutBlock(*this, realm_, kind, plain, compression);
-    if (!ref && ref.error().code() == ErrorCode::kInternal) {
-      MutexLock lock(mutex_);
-      failed_ = true;
+    CAIRN_TRY(CheckUsable());
+    PutBatch batch(owner_.batch_deps_, owner_.WriterOf(realm_), realm_, requests);
+    const Status put = batch.Run();
+    if (!put) {
+      if (put.error().code() == ErrorCode::kInternal) Fail();
+      return put;
     }
-    return ref;
-  }
-
-  Status Sync() override {
-    std::map<std::shared_ptr<LivePack>, uint64_t> touched;
-    {
-      MutexLock lock(mutex_);
-      if (failed_) return Failed();
-      touched = touched_;
-    }
-    if (owner_.closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
-    RealmWriter& writer = owner_.WriterOf(realm_);
-    for (const auto& [pack, through] : touched) {
-      const Status synced = writer.Sync(pack, through);
-      if (synced) continue;
-      MutexLock lock(mutex_);
-      failed_ = true;
-      return synced;
-    }
-    MutexLock lock(mutex_);
-    for (const auto& [pack, through] : touched) {
-      const auto it = touched_.find(pack);
-      if (it != touched_.end() && it->second == through) touched_.erase(it);
+    Touch(batch.items(), durability);
+    if (durability == Durability::kDurable) CAIRN_TRY(SyncTouched(true));
+    for (size_t i = 0; i < requests.size(); ++i) {
+      refs[i] = {.realm = realm_ == BaseRealm() ? RealmTag::kBase : RealmTag::kOwn,
+                 .kind = requests[i].kind,
+                 .raw_length_bytes = static_cast<uint32_t>(requests[i].plain.size()),
+                 .address = batch.items()[i].address};
     }
     return {};
   }
 
-  void Touch(const std::shared_ptr<LivePack>& pack, uint64_t through) {
-    MutexLock lock(mutex_);
-    uint64_t& end = touched_[pack];
-    end = std::max(end, through);
+  Status Sync() override {
+    CAIRN_TRY(CheckUsable());
+    return SyncTouched(false);
   }
 
  private:
-  static std::unexpected<Error> Failed() {
+  // Ends of frames in one pack that are not known to be durable; 0: none.
+  struct Touched {
+    uint64_t any_end = 0;
+    uint64_t ordered_end = 0;  // of ordered puts
+  };
+
+  Status CheckUsable() {
+    if (owner_.closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
+    MutexLock lock(mutex_);
+    if (!failed_) return {};
     return Err(ErrorCode::kUnavailable, "an earlier write of this session failed: begin another");
   }
+
+  void Fail() {
+    MutexLock lock(mutex_);
+    failed_ = true;
+  }
+
+  void Touch(std::span<const PutBatch::Item> items, Durability durability) {
+    MutexLock lock(mutex_);
+    for (const PutBatch::Item& item : items) {
+      if (item.pack == nullptr) continue;
+      Touched& touched = touched_[item.pack];
+      touched.any_end = std::max(touched.any_end, item.end_offset);
+      if (durability == Durability::kVolatile) continue;
+      touched.ordered_end = std::max(touched.ordered_end, item.end_offset);
+    }
+  }
+
+  Status SyncTouched(bool only_ordered) {
+    std::vector<std::pair<std::shared_ptr<LivePack>, uint64_t>> ends;
+    {
+      MutexLock lock(mutex_);
+      for (const auto& [pack, touched] : touched_) {
+        const uint64_t end = only_ordered ? touched.ordered_end : touched.any_end;
+        if (end != 0) ends.emplace_back(pack, end);
+      }
+    }
+    RealmWriter& writer = owner_.WriterOf(realm_);
+    for (const auto& [pack, end] : ends) {
+      const Status synced = writer.Sync(pack, end);
+      if (!synced) {
+        Fail();
+        return synced;
+      }
+      MutexLock lock(mutex_);
+      const auto it = touched_.find(pack);
+      if (it == touched_.end()) continue;
+      if (it->second.ordered_end <= end) it->second.ordered_end = 0;
+      if (it->second.any_end <= end) touched_.erase(it);
+    }
+    return {};
+  }
+
   BlockWriter& owner_;
   const Id128 realm_;
   Mutex mutex_;
   bool failed_ GUARDED_BY(mutex_) = false;
-  std::map<std::shared_ptr<LivePack>, uint64_t> touched_ GUARDED_BY(mutex_);
+  std::map<std::shared_ptr<LivePack>, Touched> touched_ GUARDED_BY(mutex_);
 };
+
+BlockWriter::BlockWriter(Deps deps)
+    : deps_(std::move(deps)),
+      pool_(deps_.threads),
+      buffers_(std::max<uint64_t>(1, deps_.buffer_bytes / kPairBytes)),
+      batch_deps_({.keys = deps_.keys,
+                   .quarantine = deps_.quarantine,
+                   .pool = pool_,
+                   .buffers = buffers_,
+                   .lookup = deps_.lookup,
+                   .resurrect = deps_.resurrect}) {}
+
+BlockWriter::~BlockWriter() { pool_.Stop(); }
 
 RealmWriter& BlockWriter::WriterOf(const Id128& realm) {
   MutexLock lock(writers_mutex_);
@@ -78,9 +136,10 @@ RealmWriter& BlockWriter::WriterOf(const Id128& realm) {
                                                              .clock = deps_.clock,
                                                              .index = deps_.index(),
                                                              .packs = deps_.packs,
+                                                             .quarantine = deps_.quarantine,
+                                                             .pool = pool_,
                                                              .epoch = deps_.epoch,
                                                              .pack_bytes = deps_.pack_bytes,
-                                                             .quarantine = deps_.quarantine,
                                                              .lookup = deps_.lookup,
                                                              .rebuild = deps_.rebuild},
                                            realm);
@@ -95,16 +154,14 @@ RealmWriter* BlockWriter::FindWriter(const Id128& realm) {
 }
 
 // Pending first, index second: a block leaves pending only once the index has it.
-Result<std::optional<BlockWriter::Found>> BlockWriter::Locate(const Id128& realm,
-                                                              const Address& address) {
+Result<std::optional<BlockLocation>> BlockWriter::Locate(const Id128& realm,
+                                                         const Address& address) {
   if (RealmWriter* writer = FindWriter(realm)) {
-    if (const auto pending = writer->Find(address)) {
-      return std::optional<Found>({.location = pending->location, .live = pending->pack});
-    }
+    if (auto pending = writer->Find(address)) return std::move(pending->location);
   }
-  const std::optional<BlockLocation> location = CAIRN_TRY(deps_.lookup(address));
-  if (!location) return std::optional<Found>();
-  return std::optional<Found>({.location = *location, .live = nullptr});
+  std::optional<BlockLocation> location;
+  CAIRN_TRY(deps_.lookup({&address, 1}, {&location, 1}));
+  return location;
 }
 
 Result<std::unique_ptr<WriteSession>> BlockWriter::BeginWrite(const Id128& realm) {
@@ -113,53 +170,6 @@ Result<std::unique_ptr<WriteSession>> BlockWriter::BeginWrite(const Id128& realm
   }
   CAIRN_TRY(gate_.Enter(realm));
   return std::make_unique<Session>(*this, realm);
-}
-
-Result<BlockRef> BlockWriter::PutBlock(Session& session, const Id128& realm, BlockKind kind,
-                                       std::string_view plain, Compression compression) {
-  if (plain.empty() || plain.size() > kMaxBlockBytes) {
-    return Err(ErrorCode::kInvalidArgument, "a block has 1 to 1048576 bytes");
-  }
-  if (closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
-  const BlockRef ref{.realm = realm == BaseRealm() ? RealmTag::kBase : RealmTag::kOwn,
-                     .kind = kind,
-                     .raw_length_bytes = static_cast<uint32_t>(plain.size()),
-                     .address = CAIRN_TRY(deps_.keys.AddressOf(realm, kind, plain))};
-  RealmWriter& writer = WriterOf(realm);
-  std::optional<EncodedBlock> encoded;
-  // A second round only when the block was collected, or indexed by another writer, between two
-  // steps.
-  for (int round = 0; round < kMaxMoves; ++round) {
-    const uint64_t generation = writer.generation();
-    const std::optional<Found> found = CAIRN_TRY(Locate(realm, ref.address));
-    const bool damaged =
-        found && deps_.quarantine.Holds(found->location.pack, found->location.entry.offset);
-    if (found && !damaged) {
-      if (found->live != nullptr) {
-        session.Touch(found->live, found->location.entry.EndOffset());
-        return ref;
-      }
-      if (found->location.condemn_cycle == 0) return ref;
-      if (CAIRN_TRY(deps_.resurrect(ref.address, found->location.condemn_cycle))) return ref;
-      continue;
-    }
-    // A pack names an address once: the good copy goes into the next one.
-    if (damaged && found->live != nullptr) CAIRN_TRY(writer.Seal());
-    if (!encoded) encoded = EncodeBlock(plain, compression);
-    const std::optional<RealmWriter::Pending> stored =
-        CAIRN_TRY(writer.Store({.address = ref.address,
-                                .kind = kind,
-                                .codec = encoded->codec,
-                                .raw_length = ref.raw_length_bytes,
-                                .bytes = encoded->View(plain)},
-                               generation, damaged));
-    if (!stored) continue;
-    session.Touch(stored->pack, stored->location.entry.EndOffset());
-    if (damaged) LogWarning("block_stored_again", {{"block", ref.address.ToHex()}});
-    return ref;
-  }
-  return Err(ErrorCode::kInternal,
-             "block " + ref.address.ToHex() + " moved too often during a write");
 }
 
 std::vector<RealmWriter*> BlockWriter::Writers() {
@@ -178,9 +188,12 @@ Status BlockWriter::Seal() {
   return first;
 }
 
-void BlockWriter::Close() {
+Status BlockWriter::Close() {
   gate_.Close();
-  closed_.store(true);
+  if (closed_.exchange(true)) return {};
+  const Status sealed = Seal();
+  pool_.Stop();
+  return sealed;
 }
 
 }  // namespace cairn

@@ -14,17 +14,15 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
     : options_(options),
       packs_(options.fs, options.keys, options.dir, options.open_readers),
       quarantine_(Quarantine::Open(options.fs, options.dir + "/quarantine")),
-      reader_({.fs = options.fs,
-               .keys = options.keys,
-               .packs = packs_,
-               .quarantine = *quarantine_,
-               .clock = options.clock,
-               .cache_bytes = options.cache_bytes,
-               .locate = [this](const Id128& realm,
-                                const Address& address) -> Result<std::optional<BlockLocation>> {
-                 const auto found = CAIRN_TRY(writer_.Locate(realm, address));
-                 return found ? std::optional(found->location) : std::nullopt;
-               }}),
+      reader_(
+          {.fs = options.fs,
+           .keys = options.keys,
+           .packs = packs_,
+           .quarantine = *quarantine_,
+           .clock = options.clock,
+           .cache_bytes = options.cache_bytes,
+           .locate = [this](const Id128& realm,
+                            const Address& address) { return writer_.Locate(realm, address); }}),
       writer_({.fs = options.fs,
                .keys = options.keys,
                .clock = options.clock,
@@ -32,8 +30,14 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
                .quarantine = *quarantine_,
                .epoch = options.epoch,
                .pack_bytes = options.pack_bytes,
+               .threads = options.put_threads,
+               .buffer_bytes = options.put_bytes,
                .index = [this]() -> BlockIndex& { return *index_; },
-               .lookup = [this](const Address& address) { return LookUpIndex(address); },
+               .lookup =
+                   [this](std::span<const Address> addresses,
+                          std::span<std::optional<BlockLocation>> found) {
+                     return LookUpIndex(addresses, found);
+                   },
                .resurrect =
                    [this](const Address& address, uint64_t condemn_cycle) {
                      return Condemn(address, condemn_cycle, 0);
@@ -163,18 +167,19 @@ Status LocalBlockStore::AddOnePack(const Unindexed& pack) {
   return {};
 }
 
-Result<std::optional<BlockLocation>> LocalBlockStore::LookUpIndex(const Address& address) {
+Status LocalBlockStore::LookUpIndex(std::span<const Address> addresses,
+                                    std::span<std::optional<BlockLocation>> found) {
   {
     ReaderLock lock(index_gate_);
     if (index_whole_) {
-      auto location = index_->Get(address);
-      if (location || location.error().code() != ErrorCode::kDataLoss) return location;
-      LogError("index_damaged", {{"error", location.error().ToString()}});
+      Status looked = index_->GetMany(addresses, found);
+      if (looked || looked.error().code() != ErrorCode::kDataLoss) return looked;
+      LogError("index_damaged", {{"error", looked.error().ToString()}});
     }
   }
   CAIRN_TRY(RebuildIndex());
   ReaderLock lock(index_gate_);
-  return index_->Get(address);
+  return index_->GetMany(addresses, found);
 }
 
 Status LocalBlockStore::RebuildIndex() {
@@ -241,10 +246,9 @@ void LocalBlockStore::ForgetRealm(const Id128& realm) {
 }
 
 Status LocalBlockStore::Close() {
-  writer_.Close();
+  const Status sealed = writer_.Close();
   if (closed_.exchange(true)) return {};
   reader_.Close();
-  const Status sealed = SealOpenPacks();
   const Status closed = index_->Close();
   return sealed ? closed : sealed;
 }

@@ -7,7 +7,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <thread>
 #include <unordered_set>
 #include <vector>
 
@@ -37,7 +39,10 @@ struct LocalBlockStoreOptions {
   uint64_t cache_bytes = 128ull << 20;  // verified plaintext
   uint64_t index_cache_bytes = 32ull << 20;
   rocksdb::Env* index_env = nullptr;  // not owned; null: the host's files. For tests with faults
-  size_t open_readers = 128;          // pack files kept open for reading
+  size_t open_readers = 128;  // pack files kept open for reading
+  // Threads that help with large batches of puts and seal full packs; 0: the callers do all of it.
+  size_t put_threads = std::thread::hardware_concurrency();
+  uint64_t put_bytes = 32ull << 20;  // memory for blocks that are being put
 };
 
 // One thing that a check found wrong.
@@ -61,8 +66,8 @@ class LocalBlockStore final : public BlockStore {
   Status Verify(const Id128& realm, const BlockRef& ref) override;
   BlockStoreStats Stats() override;
 
-  // Seals the open packs and closes the index; sessions that still live get Unavailable from then
-  // on.
+  // Seals the open packs, joins the threads and closes the index; sessions that still live get
+  // Unavailable from then on.
   Status Close();
 
   // Drops cached plaintext and unwrapped data keys of a realm whose keys left the key ring.
@@ -201,7 +206,8 @@ class LocalBlockStore final : public BlockStore {
   // Indexes the files in the order in which they were written.
   Status AddPacks(const std::vector<PackSet::PackFile>& files);
   Status AddOnePack(const Unindexed& pack);
-  Result<std::optional<BlockLocation>> LookUpIndex(const Address& address);
+  Status LookUpIndex(std::span<const Address> addresses,
+                     std::span<std::optional<BlockLocation>> found);
   Status RebuildLocked() REQUIRES(maintenance_mutex_);
   Result<std::vector<PackBlock>> ListBlocksLocked(const Id128& pack, const PackReader& reader)
       REQUIRES(maintenance_mutex_);

@@ -66,9 +66,9 @@ Result<bool> LocalBlockStore::Contains(const Id128& realm, const BlockRef& ref) 
   const Id128 owner = ref.realm == RealmTag::kBase ? BaseRealm() : realm;
   const auto found = CAIRN_TRY(writer_.Locate(owner, ref.address));
   if (!found) return false;
-  const auto known = packs_.Find(found->location.pack);
-  return known && known->summary.realm == owner && found->location.entry.kind == ref.kind &&
-         found->location.entry.raw_length == ref.raw_length_bytes;
+  const auto known = packs_.Find(found->pack);
+  return known && known->summary.realm == owner && found->entry.kind == ref.kind &&
+         found->entry.raw_length == ref.raw_length_bytes;
 }
 
 Result<bool> LocalBlockStore::Condemn(const Address& address, uint64_t expected_cycle,
@@ -88,7 +88,21 @@ Result<PackSummary> LocalBlockStore::CopyBlocksLocked(const PackReader& from,
                                     .realm = realm,
                                     .epoch = options_.epoch,
                                     .created_ms = options_.clock.NowMs()}));
+  PutBuffer room;
+  std::vector<std::string> plain;  // of blocks that are read and not written yet
+  std::vector<PackWriter::Frame> frames;
+  uint64_t frame_bytes = 0;
+  const auto write = [&]() -> Status {
+    PackWriter::Reservation places = CAIRN_TRY(writer->Reserve(frames, kMaxPackBytes));
+    moved.insert(moved.end(), places.entries().begin(), places.entries().end());
+    CAIRN_TRY(writer->Write(std::move(places), frames, room.Room(frame_bytes)));
+    plain.clear();
+    frames.clear();
+    frame_bytes = 0;
+    return {};
+  };
   const auto copy = [&]() -> Status {
+    plain.reserve(blocks.size());  // frames view into its elements
     for (const PackEntry& entry : blocks) {
       Result<std::string> bytes = from.ReadFrame(entry);
       if (bytes && quarantine_->Holds(from.header().pack, entry.offset)) {
@@ -98,12 +112,16 @@ Result<PackSummary> LocalBlockStore::CopyBlocksLocked(const PackReader& from,
         return std::unexpected(std::move(bytes).error().WithContext(
             "block " + entry.address.ToHex() + " in " + from.path()));
       }
-      moved.push_back(CAIRN_TRY(writer->AppendBlock({.address = entry.address,
-                                                     .kind = entry.kind,
-                                                     .codec = entry.codec,
-                                                     .raw_length = entry.raw_length,
-                                                     .bytes = *bytes})));
+      plain.push_back(*std::move(bytes));
+      frames.push_back({.address = entry.address,
+                        .kind = entry.kind,
+                        .codec = entry.codec,
+                        .raw_length = entry.raw_length,
+                        .bytes = plain.back()});
+      frame_bytes += frames.back().FrameBytes();
+      if (frame_bytes >= kMaxBlockBytes) CAIRN_TRY(write());
     }
+    if (!frames.empty()) CAIRN_TRY(write());
     return writer->Finish();
   };
   const Status copied = copy();

@@ -1,14 +1,17 @@
 // Writes a pack in the order that docs/formats/pack.md asks for: header -> fdatasync -> fsync of
-// the folder -> frames -> fdatasync -> footer, trailer (when full) -> fdatasync. The
-// frame's offset is its nonce, so an offset is used once: after a failed write the pack is closed
-// and nothing is ever appended to it again. An fdatasync that failed is not retried, because the
-// kernel marks the pages clean although they are not on disk (fsync(2), "fsyncgate"): the bytes
-// past the last good fdatasync are cut off.
+// the folder -> frames -> fdatasync -> footer, trailer (when full) -> fdatasync. The frame's offset
+// is its nonce, so an offset is reserved once: after a failed write the pack is closed and nothing
+// is ever appended to it again. Writes run side by side, so one may fail while others above it
+// succeed; nobody has been told that those are in the pack (WaitWritten waits for all below), and
+// Finish and Abandon cut them off. An fdatasync that failed is not retried, because the kernel
+// marks the pages clean although they are not on disk (fsync(2), "fsyncgate"): the bytes past the
+// last good fdatasync are cut off.
 #include "store/pack_writer.h"
 
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "store/base/check.h"
 #include "store/base/log.h"
@@ -23,7 +26,9 @@ PackWriter::PackWriter(FileSystem& fs, std::unique_ptr<File> file, PackHeader he
       file_(std::move(file)),
       path_(file_->path()),
       header_(std::move(header)),
-      key_(key) {}
+      key_(key),
+      commit_([this] { return WrittenEnd(); }, [this] { return file_->Sync(); }, kPackHeaderBytes) {
+}
 
 PackWriter::~PackWriter() { WipeKey(key_); }
 
@@ -55,138 +60,175 @@ Result<std::unique_ptr<PackWriter>> PackWriter::Create(FileSystem& fs, const Key
   return writer;
 }
 
-Result<PackEntry> PackWriter::AppendBlock(const Append& append) {
-  MutexLock lock(append_mutex_);
-  if (closed_) return Err(ErrorCode::kFailedPrecondition, "pack is closed");
-  PackEntry entry{.address = append.address,
-                  .offset = written_end_,
-                  .stored_length = static_cast<uint32_t>(append.bytes.size() + kAeadTagBytes),
-                  .raw_length = append.raw_length,
-                  .kind = append.kind,
-                  .codec = append.codec};
-  CAIRN_CHECK(entry.stored_length <= kMaxStoredBytes && entry.EndOffset() <= kMaxPackBytes);
-  std::string frame(kFrameHeaderBytes, '\0');
-  frame.reserve(PackEntry::FrameBytes(entry.stored_length));
-  AppendSealed(key_, FrameNonce(entry.offset), append.bytes, FrameAad(entry), frame);
-  const uint64_t stored_xxh3 =
-      XXH3_64bits(frame.data() + kFrameHeaderBytes, frame.size() - kFrameHeaderBytes);
-  frame.replace(0, kFrameHeaderBytes, EncodeFrameHeader(header_.pack, entry, stored_xxh3));
-  frame.resize(PackEntry::FrameBytes(entry.stored_length), '\0');
+void PackWriter::Reservation::End(bool written) {
+  if (writer_ == nullptr) return;
+  std::exchange(writer_, nullptr)->EndWrite(entries_.front().offset, written);
+}
 
-  Status written = file_->WriteAt(entry.offset, frame);
+Result<PackWriter::Reservation> PackWriter::Reserve(std::span<const Frame> frames,
+                                                    uint64_t limit_bytes) {
+  MutexLock lock(mutex_);
+  if (closed_) return Err(ErrorCode::kFailedPrecondition, "pack is closed");
+  std::vector<PackEntry> reserved;
+  const uint64_t begin = reserved_end_;
+  for (const Frame& frame : frames) {
+    if (!reserved.empty() && reserved_end_ >= limit_bytes) break;
+    const PackEntry entry{.address = frame.address,
+                          .offset = reserved_end_,
+                          .stored_length = frame.StoredLength(),
+                          .raw_length = frame.raw_length,
+                          .kind = frame.kind,
+                          .codec = frame.codec};
+    CAIRN_CHECK(entry.stored_length <= kMaxStoredBytes && entry.EndOffset() <= kMaxPackBytes);
+    reserved_end_ = entry.EndOffset();
+    reserved.push_back(entry);
+  }
+  in_flight_.insert(begin);
+  entries_.insert(entries_.end(), reserved.begin(), reserved.end());
+  return Reservation(this, std::move(reserved));
+}
+
+Status PackWriter::Write(Reservation reservation, std::span<const Frame> frames,
+                         std::span<char> room) {
+  const std::vector<PackEntry>& entries = reservation.entries();
+  CAIRN_CHECK(frames.size() == entries.size());
+  const uint64_t begin = entries.front().offset;
+  const uint64_t length = entries.back().EndOffset() - begin;
+  CAIRN_CHECK(room.size() >= length);
+  AeadSealer sealer(key_);
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const PackEntry& entry = entries[i];
+    char* const head = room.data() + (entry.offset - begin);
+    char* const stored = head + kFrameHeaderBytes;
+    sealer.Seal(FrameNonce(entry.offset), frames[i].bytes, FrameAad(entry), stored);
+    const std::string header =
+        EncodeFrameHeader(header_.pack, entry, XXH3_64bits(stored, entry.stored_length));
+    std::memcpy(head, header.data(), kFrameHeaderBytes);
+    std::fill(stored + entry.stored_length, room.data() + (entry.EndOffset() - begin), '\0');
+  }
+  Status written = file_->WriteAt(begin, std::string_view(room.data(), length));
+  reservation.End(written.has_value());
+  return written;
+}
+
+void PackWriter::EndWrite(uint64_t begin, bool written) {
+  MutexLock lock(mutex_);
+  in_flight_.erase(begin);
   if (!written) {
     closed_ = true;
-    IgnoreError(file_->Truncate(entry.offset), "a partial frame is not a valid frame");
-    return std::unexpected(std::move(written).error());
+    FailFromLocked(begin);
   }
-  written_end_ = entry.EndOffset();
-  entries_.push_back(entry);
-  return entry;
+  UpdateWrittenEndLocked();
+}
+
+void PackWriter::FailFromLocked(uint64_t offset) {
+  failed_from_.store(std::min(failed_from_.load(), offset));
+}
+
+void PackWriter::UpdateWrittenEndLocked() {
+  const uint64_t written = in_flight_.empty() ? reserved_end_ : *in_flight_.begin();
+  written_end_.store(std::min(written, failed_from_.load()));
+  moved_.NotifyAll();
+}
+
+bool PackWriter::WaitWritten(uint64_t through) {
+  if (written_end_.load() >= through) return true;
+  MutexLock lock(mutex_);
+  while (written_end_.load() < through && failed_from_.load() >= through) moved_.Wait(mutex_);
+  return written_end_.load() >= through;
 }
 
 Status PackWriter::Sync(uint64_t through) {
-  MutexLock sync_lock(sync_mutex_);
-  if (synced_end_ >= through) return {};
-  if (failed_) return Err(ErrorCode::kUnavailable, "an earlier fdatasync of this pack failed");
-  uint64_t end;
-  {
-    MutexLock lock(append_mutex_);
-    end = written_end_;
-  }
-  Status synced = file_->Sync();
+  CAIRN_DCHECK(through <= WrittenEnd() || IsLost(through));
+  Status synced = commit_.Through(through);
   if (!synced) {
-    failed_ = true;
-    MutexLock lock(append_mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
-    return synced;
   }
-  synced_end_ = end;
-  return {};
+  return synced;
+}
+
+// No write runs, and none will begin. What a failed write left open is no longer in the file: it
+// ends at written_end_.
+void PackWriter::CloseAndDrainLocked() {
+  closed_ = true;
+  while (!in_flight_.empty()) moved_.Wait(mutex_);
+  std::erase_if(entries_, [end = written_end_.load()](const PackEntry& entry) {
+    return entry.EndOffset() > end;
+  });
 }
 
 Status PackWriter::Finish() {
-  MutexLock sync_lock(sync_mutex_);
-  if (sealed_) return {};
-  if (failed_) return Err(ErrorCode::kUnavailable, "an earlier fdatasync of this pack failed");
   std::vector<PackEntry> entries;
   uint64_t end;
   {
-    MutexLock lock(append_mutex_);
-    closed_ = true;
+    MutexLock lock(mutex_);
+    CloseAndDrainLocked();
     entries = entries_;
-    end = written_end_;
+    end = written_end_.load();
   }
+  if (entries.empty()) return Err(ErrorCode::kUnavailable, "pack holds nothing");
+  if (failed_from_.load() != kNever) CAIRN_TRY(file_->Truncate(end));
   std::ranges::sort(entries, {}, &PackEntry::address);
   std::string footer = EncodeFooterBeforeDigest(header_, entries);
-  Result<std::string> digest = PackDigest(*file_, end, footer);
-  if (!digest) {
-    failed_ = true;
-    return std::unexpected(std::move(digest).error());
-  }
-  footer += *digest;
+  footer += CAIRN_TRY(PackDigest(*file_, end, footer));
   const std::string trailer = EncodeTrailer(end, footer);
   auto decoded = DecodeFooter(CAIRN_TRY(DecodeTrailer(trailer)), footer);
   CAIRN_CHECK(decoded.has_value() && decoded->entries == entries);
 
   // Frames first: a footer that reached the disk before them would vouch for bytes that are not
   // there.
-  Status synced = synced_end_ < end ? file_->Sync() : Status();
-  if (!synced) {
-    failed_ = true;
-    return synced;
-  }
-  synced_end_ = end;
+  CAIRN_TRY(Sync(end));
   Status written = file_->WriteAt(end, footer + trailer);
   if (!written) {
-    const Status cut = file_->Truncate(end);
-    if (!cut || written.error().code() != ErrorCode::kExhausted) failed_ = true;
+    CAIRN_TRY(file_->Truncate(end));
     return written;
   }
-  synced = file_->Sync();
+  const Status synced = file_->Sync();
   if (!synced) {
-    failed_ = true;
-    return synced;
+    // Whatever the errno: the footer is in doubt, so it must go.
+    return Err(ErrorCode::kInternal, synced.error().message(), synced.error().sys_errno());
   }
-  sealed_ = true;
-  file_bytes_ = end + footer.size() + trailer.size();
+  MutexLock lock(mutex_);
+  sealed_bytes_ = end + footer.size() + trailer.size();
   return {};
 }
 
 std::vector<PackEntry> PackWriter::Abandon() {
-  MutexLock sync_lock(sync_mutex_);
-  failed_ = true;
-  MutexLock lock(append_mutex_);
-  closed_ = true;
-  std::erase_if(entries_, [&](const PackEntry& e)
-                              NO_THREAD_SAFETY_ANALYSIS { return e.EndOffset() > synced_end_; });
-  written_end_ = synced_end_;
-  const Status cut = entries_.empty() ? fs_.Unlink(path_) : file_->Truncate(synced_end_);
+  const uint64_t synced_end = commit_.Fail();
+  std::vector<PackEntry> entries;
+  {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    FailFromLocked(synced_end);
+    UpdateWrittenEndLocked();
+    CloseAndDrainLocked();
+    entries = entries_;
+  }
+  const Status cut = entries.empty() ? fs_.Unlink(path_) : file_->Truncate(synced_end);
   if (!cut) {
     LogError("pack_abandon_incomplete", {{"pack", path_}, {"error", cut.error().ToString()}});
   }
-  return entries_;
+  return entries;
 }
 
 std::vector<PackEntry> PackWriter::Entries() {
-  MutexLock lock(append_mutex_);
-  return entries_;
-}
-
-uint64_t PackWriter::WrittenEnd() {
-  MutexLock lock(append_mutex_);
-  return written_end_;
+  MutexLock lock(mutex_);
+  std::vector<PackEntry> written = entries_;
+  std::erase_if(written, [end = written_end_.load()](const PackEntry& entry) {
+    return entry.EndOffset() > end;
+  });
+  return written;
 }
 
 uint64_t PackWriter::FileBytes() {
-  MutexLock sync_lock(sync_mutex_);
-  if (sealed_) return file_bytes_;
-  MutexLock lock(append_mutex_);
-  return written_end_;
+  MutexLock lock(mutex_);
+  return sealed_bytes_ != 0 ? sealed_bytes_ : written_end_.load();
 }
 
 bool PackWriter::sealed() {
-  MutexLock sync_lock(sync_mutex_);
-  return sealed_;
+  MutexLock lock(mutex_);
+  return sealed_bytes_ != 0;
 }
 
 }  // namespace cairn

@@ -72,8 +72,8 @@ void LocalBlockStore::Verification::Judge(const PackVerifier::Fault& fault) {
     ++step_.damaged_blocks;
     store_.reader_.Distrust(realm, pack, fault.entry->offset, fault.entry->address);
     const auto found = store_.writer_.Locate(realm, fault.entry->address);
-    const bool elsewhere = found && !(found->has_value() && (*found)->location.pack == pack &&
-                                      (*found)->location.entry.offset == fault.entry->offset);
+    const bool elsewhere = found && !(found->has_value() && (*found)->pack == pack &&
+                                      (*found)->entry.offset == fault.entry->offset);
     if (elsewhere) {
       --step_.damaged_blocks;
       ++step_.damaged_garbage;
@@ -161,8 +161,7 @@ Result<LocalBlockStore::QuarantineCounts> LocalBlockStore::CountQuarantine() {
       continue;
     }
     const auto found = CAIRN_TRY(writer_.Locate(frame.realm, frame.address));
-    if (found && found->location.pack == frame.pack &&
-        found->location.entry.offset == frame.offset) {
+    if (found && found->pack == frame.pack && found->entry.offset == frame.offset) {
       ++counts.blocks;
     }
   }

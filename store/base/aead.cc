@@ -39,24 +39,35 @@ Nonce96 NonceOf(std::string_view sealed) {
 
 }  // namespace
 
-void AppendSealed(const Key256& key, const Nonce96& nonce, std::string_view plain,
-                  std::string_view aad, std::string& out) {
+AeadSealer::AeadSealer(const Key256& key) : context_(EVP_CIPHER_CTX_new()) {
+  CAIRN_CHECK(context_ != nullptr);
+  CAIRN_CHECK(EVP_EncryptInit_ex2(static_cast<EVP_CIPHER_CTX*>(context_), Cipher(), key.data(),
+                                  nullptr, nullptr) == 1);
+}
+
+AeadSealer::~AeadSealer() { EVP_CIPHER_CTX_free(static_cast<EVP_CIPHER_CTX*>(context_)); }
+
+void AeadSealer::Seal(const Nonce96& nonce, std::string_view plain, std::string_view aad,
+                      char* out) {
   CAIRN_CHECK(plain.size() <= INT_MAX && aad.size() <= INT_MAX);
-  const size_t begin = out.size();
-  out.resize(begin + plain.size() + kAeadTagBytes);
-  auto* cursor = reinterpret_cast<uint8_t*>(out.data()) + begin;
-  Context context(EVP_CIPHER_CTX_new());
+  auto* const context = static_cast<EVP_CIPHER_CTX*>(context_);
+  auto* cursor = reinterpret_cast<uint8_t*>(out);
   int written = 0;
-  CAIRN_CHECK(context != nullptr);
-  CAIRN_CHECK(EVP_EncryptInit_ex2(context.get(), Cipher(), key.data(), nonce.data(), nullptr) == 1);
-  CAIRN_CHECK(aad.empty() || EVP_EncryptUpdate(context.get(), nullptr, &written, Raw(aad),
+  CAIRN_CHECK(EVP_EncryptInit_ex2(context, nullptr, nullptr, nonce.data(), nullptr) == 1);
+  CAIRN_CHECK(aad.empty() || EVP_EncryptUpdate(context, nullptr, &written, Raw(aad),
                                                static_cast<int>(aad.size())) == 1);
-  CAIRN_CHECK(plain.empty() || EVP_EncryptUpdate(context.get(), cursor, &written, Raw(plain),
+  CAIRN_CHECK(plain.empty() || EVP_EncryptUpdate(context, cursor, &written, Raw(plain),
                                                  static_cast<int>(plain.size())) == 1);
   cursor += plain.size();
-  CAIRN_CHECK(EVP_EncryptFinal_ex(context.get(), cursor, &written) == 1);
-  CAIRN_CHECK(EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_GET_TAG, kAeadTagBytes, cursor) ==
-              1);
+  CAIRN_CHECK(EVP_EncryptFinal_ex(context, cursor, &written) == 1);
+  CAIRN_CHECK(EVP_CIPHER_CTX_ctrl(context, EVP_CTRL_AEAD_GET_TAG, kAeadTagBytes, cursor) == 1);
+}
+
+void AppendSealed(const Key256& key, const Nonce96& nonce, std::string_view plain,
+                  std::string_view aad, std::string& out) {
+  const size_t begin = out.size();
+  out.resize(begin + plain.size() + kAeadTagBytes);
+  AeadSealer(key).Seal(nonce, plain, aad, out.data() + begin);
 }
 
 Result<std::string> OpenSealed(const Key256& key, const Nonce96& nonce, std::string_view sealed,

@@ -34,6 +34,22 @@ void AppendSealed(const Key256& key, const Nonce96& nonce, std::string_view plai
 Result<std::string> OpenSealed(const Key256& key, const Nonce96& nonce, std::string_view sealed,
                                std::string_view aad);
 
+// AppendSealed for several messages under one key: the key is set up once. Thread-compatible; the
+// key's schedule is wiped with it.
+class AeadSealer {
+ public:
+  explicit AeadSealer(const Key256& key);
+  AeadSealer(const AeadSealer&) = delete;
+  AeadSealer& operator=(const AeadSealer&) = delete;
+  ~AeadSealer();
+  // Writes ciphertext || tag, plain.size() + kAeadTagBytes bytes, to `out`, which does not overlap
+  // `plain`.
+  void Seal(const Nonce96& nonce, std::string_view plain, std::string_view aad, char* out);
+
+ private:
+  void* const context_;  // EVP_CIPHER_CTX
+};
+
 Key256 RandomKey();
 void WipeKey(Key256& key);  // not optimised away
 

@@ -98,9 +98,13 @@ class CondVar {
   }
   // False when `timeout_ms` passed first.
   bool WaitFor(Mutex& mutex, int64_t timeout_ms) REQUIRES(mutex) {
+    return WaitUntil(mutex,
+                     std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms));
+  }
+  // False when `deadline` passed first.
+  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline) REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    const bool woken =
-        cond_.wait_for(lock, std::chrono::milliseconds(timeout_ms)) == std::cv_status::no_timeout;
+    const bool woken = cond_.wait_until(lock, deadline) == std::cv_status::no_timeout;
     lock.release();
     return woken;
   }

@@ -3,6 +3,8 @@
 #include <xxhash.h>
 
 #include <map>
+#include <optional>
+#include <thread>
 
 #include "store/base/hex.h"
 #include "store/block_codec.h"
@@ -30,16 +32,25 @@ class PackTest : public testing::Test {
     EXPECT_TRUE(writer.has_value()) << writer.error().ToString();
     return *std::move(writer);
   }
+  // The frame's bytes are in `room` or `plain`.
+  PackWriter::Frame FrameOf(const std::string& plain, std::string& room) {
+    room.resize(plain.size());
+    const EncodedBlock encoded = EncodeBlock(plain, Compression::kFast, room);
+    return {.address = *keys_.AddressOf(realm_, BlockKind::kData, plain),
+            .kind = BlockKind::kData,
+            .codec = encoded.codec,
+            .raw_length = static_cast<uint32_t>(plain.size()),
+            .bytes = encoded.bytes};
+  }
   PackEntry Append(PackWriter& writer, const std::string& plain) {
-    const EncodedBlock encoded = EncodeBlock(plain, Compression::kFast);
-    const auto entry =
-        writer.AppendBlock({.address = *keys_.AddressOf(realm_, BlockKind::kData, plain),
-                            .kind = BlockKind::kData,
-                            .codec = encoded.codec,
-                            .raw_length = static_cast<uint32_t>(plain.size()),
-                            .bytes = encoded.View(plain)});
-    EXPECT_TRUE(entry.has_value());
-    return *entry;
+    std::string encoded;
+    const PackWriter::Frame frame = FrameOf(plain, encoded);
+    auto places = writer.Reserve({&frame, 1}, kMaxPackBytes);
+    EXPECT_TRUE(places.has_value());
+    const PackEntry entry = places->entries().front();
+    std::string room(frame.FrameBytes(), '\0');
+    EXPECT_TRUE(writer.Write(*std::move(places), {&frame, 1}, room).has_value());
+    return entry;
   }
   // A pack of `count` blocks; returns them by address.
   std::map<Address, std::pair<PackEntry, std::string>> Write(int count, bool seal) {
@@ -224,7 +235,8 @@ TEST_F(PackTest, ClosedWriterTakesNoMoreBlocks) {
   auto writer = Create();
   Append(*writer, "one");
   ASSERT_TRUE(writer->Finish().has_value());
-  EXPECT_EQ(writer->AppendBlock({.address = {}, .raw_length = 1, .bytes = "x"}).error().code(),
+  const PackWriter::Frame frame{.address = {}, .raw_length = 1, .bytes = "x"};
+  EXPECT_EQ(writer->Reserve({&frame, 1}, kMaxPackBytes).error().code(),
             ErrorCode::kFailedPrecondition);
 }
 
@@ -242,24 +254,119 @@ TEST_F(PackTest, ConcurrentSyncsShareFdatasyncs) {
   EXPECT_EQ(fs.calls(FaultyFileSystem::Call::kSync), before + 1);
 }
 
+// Reserves places for `plains` and writes those that `write` says, in its order.
+class ParallelWritesTest : public PackTest {
+ protected:
+  ParallelWritesTest() : writer_(Create()) {
+    for (int i = 0; i < 4; ++i) {
+      plains_[i] = SeededRandom(i).Bytes(300 + 50 * i);
+      frames_[i] = FrameOf(plains_[i], rooms_[i]);
+      places_[i].emplace(*writer_->Reserve({&frames_[i], 1}, kMaxPackBytes));
+      entries_[i] = places_[i]->entries().front();
+    }
+  }
+  void WriteOne(int i) {
+    std::string room(frames_[i].FrameBytes(), 'r');
+    EXPECT_TRUE(writer_->Write(*std::move(places_[i]), {&frames_[i], 1}, room).has_value());
+  }
+  void Fail(int i) { places_[i].reset(); }
+
+  const std::unique_ptr<PackWriter> writer_;
+  std::string plains_[4], rooms_[4];
+  PackWriter::Frame frames_[4];
+  std::optional<PackWriter::Reservation> places_[4];
+  PackEntry entries_[4];
+};
+
+TEST_F(ParallelWritesTest, WhatIsAboveAHoleIsNotWrittenYet) {
+  WriteOne(1);
+  WriteOne(3);
+  EXPECT_EQ(writer_->WrittenEnd(), kPackHeaderBytes);
+  EXPECT_TRUE(writer_->Entries().empty());
+  WriteOne(0);
+  EXPECT_EQ(writer_->WrittenEnd(), entries_[1].EndOffset());
+  EXPECT_TRUE(writer_->WaitWritten(entries_[1].EndOffset()));
+  EXPECT_EQ(writer_->Entries().size(), 2u);
+  std::thread waiter([&] { EXPECT_TRUE(writer_->WaitWritten(entries_[3].EndOffset())); });
+  WriteOne(2);
+  waiter.join();
+  EXPECT_TRUE(writer_->Finish().has_value());
+  const auto footer = OpenReader()->ReadFooter();
+  EXPECT_EQ((*footer)->entries.size(), 4u);
+}
+
+TEST_F(ParallelWritesTest, FailedWriteTakesAlongWhatIsAboveAndNothingBelow) {
+  WriteOne(0);
+  WriteOne(3);
+  Fail(2);
+  EXPECT_TRUE(writer_->IsLost(entries_[2].EndOffset()));
+  EXPECT_FALSE(writer_->WaitWritten(entries_[3].EndOffset())) << "although it was written";
+  EXPECT_EQ(writer_->Reserve({&frames_[0], 1}, kMaxPackBytes).error().code(),
+            ErrorCode::kFailedPrecondition);
+  std::thread finisher([&] { EXPECT_TRUE(writer_->Finish().has_value()); });
+  WriteOne(1);  // Finish waits for it
+  finisher.join();
+  EXPECT_TRUE(writer_->WaitWritten(entries_[1].EndOffset()));
+  const auto reader = OpenReader();
+  const auto footer = reader->ReadFooter();
+  ASSERT_TRUE(footer.has_value() && footer->has_value());
+  ASSERT_EQ((*footer)->entries.size(), 2u);
+  EXPECT_EQ((*footer)->frames_end, entries_[1].EndOffset());
+  EXPECT_TRUE(reader->VerifyDigest(**footer).has_value());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(*reader->ReadFrame(entries_[i]), plains_[i]);
+}
+
+TEST_F(ParallelWritesTest, AbandonWaitsForWritesAndCutsToWhatIsDurable) {
+  WriteOne(0);
+  ASSERT_TRUE(writer_->Sync(entries_[0].EndOffset()).has_value());
+  WriteOne(2);
+  std::vector<PackEntry> kept;
+  std::thread abandoner([&] { kept = writer_->Abandon(); });
+  while (!writer_->IsLost(entries_[1].EndOffset())) std::this_thread::yield();
+  WriteOne(1);
+  WriteOne(3);
+  abandoner.join();
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept[0], entries_[0]);
+  EXPECT_EQ(ReadHostFile(path_).size(), entries_[0].EndOffset()) << "no late write made it longer";
+  EXPECT_FALSE(writer_->WaitWritten(entries_[1].EndOffset()));
+  EXPECT_EQ(writer_->Sync(entries_[1].EndOffset()).error().code(), ErrorCode::kUnavailable);
+}
+
+// A kill between parallel writes: the hole hides only what was to be in it.
+TEST_F(ParallelWritesTest, HoleOfARunningWriteIsSkippedByAScan) {
+  WriteOne(0);
+  WriteOne(2);
+  const auto scan = OpenReader()->Scan(std::nullopt);
+  ASSERT_TRUE(scan.has_value());
+  ASSERT_EQ(scan->entries.size(), 2u);
+  EXPECT_EQ(scan->entries[0], entries_[0]);
+  EXPECT_EQ(scan->entries[1], entries_[2]);
+  EXPECT_EQ(scan->torn_bytes, 0u);
+}
+
 TEST(BlockCodec, StoresRawWhenLittleIsGained) {
   const std::string noise = SeededRandom(3).Bytes(65536);
-  EXPECT_EQ(EncodeBlock(noise, Compression::kFast).codec, Codec::kRaw);
+  std::string room(65536, '\0');
+  const EncodedBlock raw = EncodeBlock(noise, Compression::kFast, room);
+  EXPECT_EQ(raw.codec, Codec::kRaw);
+  EXPECT_EQ(raw.bytes.data(), noise.data()) << "not copied";
   // 4 % compressible: not worth it. 30 %: worth it.
-  EXPECT_EQ(
-      EncodeBlock(noise.substr(0, 62900) + std::string(2636, 'a'), Compression::kBackground).codec,
-      Codec::kRaw);
+  const std::string little = noise.substr(0, 62900) + std::string(2636, 'a');
+  EXPECT_EQ(EncodeBlock(little, Compression::kBackground, room).codec, Codec::kRaw);
   const std::string worth = noise.substr(0, 45000) + std::string(20536, 'a');
-  const EncodedBlock encoded = EncodeBlock(worth, Compression::kFast);
+  const EncodedBlock encoded = EncodeBlock(worth, Compression::kFast, room);
   EXPECT_EQ(encoded.codec, Codec::kZstd);
-  EXPECT_EQ(*DecodeBlock(Codec::kZstd, encoded.bytes, 65536), worth);
+  EXPECT_EQ(*DecodeBlock(Codec::kZstd, std::string(encoded.bytes), 65536), worth);
 }
 
 TEST(BlockCodec, WrongLengthOrGarbageIsDataLoss) {
-  const EncodedBlock encoded = EncodeBlock(std::string(1000, 'a'), Compression::kFast);
+  std::string room(1000, '\0');
+  const EncodedBlock encoded = EncodeBlock(std::string(1000, 'a'), Compression::kFast, room);
   ASSERT_EQ(encoded.codec, Codec::kZstd);
-  EXPECT_FALSE(DecodeBlock(Codec::kZstd, encoded.bytes, 999).has_value());
-  EXPECT_FALSE(DecodeBlock(Codec::kZstd, encoded.bytes, 1001).has_value());
+  const std::string bytes(encoded.bytes);
+  EXPECT_FALSE(DecodeBlock(Codec::kZstd, bytes, 999).has_value());
+  EXPECT_FALSE(DecodeBlock(Codec::kZstd, bytes, 1001).has_value());
   EXPECT_FALSE(DecodeBlock(Codec::kZstd, "garbage", 1000).has_value());
   EXPECT_FALSE(DecodeBlock(Codec::kRaw, "abc", 4).has_value());
 }

@@ -58,7 +58,12 @@ class FaultyFileSystem::FaultyFile final : public File {
   Status Sync() override {
     MutexLock lock(fs_.mutex_);
     bool after = false;
-    CAIRN_TRY(Begin(Call::kSync, after));
+    const Status begun = Begin(Call::kSync, after);
+    if (!begun) {
+      node_->lost.merge(node_->undo);
+      node_->undo.clear();
+      return begun;
+    }
     node_->undo.clear();
     node_->durable_bytes = CAIRN_TRY(file_->SizeBytes());
     return fs_.Leave(after);
@@ -200,6 +205,10 @@ void FaultyFileSystem::Remember(Node& node, File& file, uint64_t offset, uint64_
   for (uint64_t sector = offset / kSectorBytes;
        sector <= (offset + length_bytes - 1) / kSectorBytes; ++sector) {
     if (node.undo.contains(sector)) continue;
+    if (auto lost = node.lost.extract(sector)) {
+      node.undo.insert(std::move(lost));
+      continue;
+    }
     std::string old;
     const uint64_t begin = sector * kSectorBytes;
     if (begin < node.durable_bytes) {
@@ -404,16 +413,19 @@ void FaultyFileSystem::PowerCut(SeededRandom& random) {
              : pick == 1 ? node->durable_bytes
                          : low + random.Below(high - low + 1) / kSectorBytes * kSectorBytes;
     }
+    const auto restore = [&](uint64_t begin, std::string bytes) {
+      if (begin >= kept) return;
+      bytes.resize(std::min(kSectorBytes, std::max(size, kept) - begin), '\0');
+      CAIRN_CHECK((*file)->WriteAt(begin, bytes).has_value());
+    };
     for (const auto& [sector, old] : node->undo) {
-      std::string bytes = old;
       const uint64_t begin = sector * kSectorBytes;
       // What an unsynced truncate cut off is still on the disk.
       const bool cut_off = node->durable_bytes > size && begin + kSectorBytes > size;
       if (!cut_off && random.OneIn(2)) continue;
-      if (begin >= kept) continue;
-      bytes.resize(std::min(kSectorBytes, std::max(size, kept) - begin), '\0');
-      CAIRN_CHECK((*file)->WriteAt(begin, bytes).has_value());
+      restore(begin, old);
     }
+    for (const auto& [sector, old] : node->lost) restore(sector * kSectorBytes, old);
     CAIRN_CHECK((*file)->Truncate(kept).has_value());
   }
   const uint64_t keep_names = random.Below(names_.size() + 1);

@@ -21,7 +21,9 @@ namespace cairn {
 // The model: File::Sync makes a file's bytes and length durable, SyncDir makes the names in that
 // directory durable (a new file that was synced but whose directory was not may be gone). On
 // PowerCut each unsynced 512-byte sector keeps its old or its new bytes, an unsynced length is the
-// old, the new or one between, and of the unsynced changes of names a suffix is undone.
+// old, the new or one between, and of the unsynced changes of names a suffix is undone. A Sync that
+// was told to fail drops what it should have written, as the kernel does: reads go on showing it, a
+// later Sync succeeds, and a PowerCut takes it away.
 //
 // Thread-safe. Files outside `scratch`'s file system are not supported (removed files are kept in
 // it until they are durable gone). File objects opened before a PowerCut fail with EIO after it.
@@ -85,6 +87,7 @@ class FaultyFileSystem final : public FileSystem {
     std::string path;  // where it is now; empty when removed
     uint64_t durable_bytes = 0;
     std::map<uint64_t, std::string> undo;  // sector number -> durable contents
+    std::map<uint64_t, std::string> lost;  // as undo, of sectors that a failed Sync dropped
   };
   struct NameChange {
     enum Kind { kCreate, kRename, kUnlink, kMakeDir, kRemoveDir } kind;

@@ -22,25 +22,10 @@ class MemBlockStore::Session final : public WriteSession {
     --store_.sessions_;
   }
 
-  Result<BlockRef> Put(BlockKind kind, std::string_view plain, Compression) override {
-    if (plain.empty() || plain.size() > kMaxBlockBytes) {
-      return Err(ErrorCode::kInvalidArgument, "a block has 1 to 1048576 bytes");
-    }
-    const Address address = CAIRN_TRY(store_.keys_.AddressOf(realm_, kind, plain));
-    MutexLock lock(store_.mutex_);
-    if (failed_) return Err(ErrorCode::kUnavailable, "an earlier write of this session failed");
-    if (store_.fail_puts_) return Err(ErrorCode::kExhausted, "no space", 28);
-    const auto [it, inserted] = store_.blocks_.try_emplace(Key{realm_, address});
-    if (inserted || it->second.damaged) {
-      it->second = Stored{.kind = kind, .plain = std::make_shared<const std::string>(plain)};
-      ++store_.puts_;
-    } else {
-      ++store_.dedups_;
-    }
-    return BlockRef{.realm = realm_ == BaseRealm() ? RealmTag::kBase : RealmTag::kOwn,
-                    .kind = kind,
-                    .raw_length_bytes = static_cast<uint32_t>(plain.size()),
-                    .address = address};
+  Status PutMany(std::span<const PutRequest> requests, std::span<BlockRef> refs,
+                 Durability durability) override {
+    for (size_t i = 0; i < requests.size(); ++i) refs[i] = CAIRN_TRY(PutOne(requests[i]));
+    return durability == Durability::kDurable ? Sync() : Status();
   }
 
   Status Sync() override {
@@ -55,6 +40,29 @@ class MemBlockStore::Session final : public WriteSession {
   }
 
  private:
+  Result<BlockRef> PutOne(const PutRequest& request) {
+    const std::string_view plain = request.plain;
+    if (plain.empty() || plain.size() > kMaxBlockBytes) {
+      return Err(ErrorCode::kInvalidArgument, "a block has 1 to 1048576 bytes");
+    }
+    const Address address = CAIRN_TRY(store_.keys_.AddressOf(realm_, request.kind, plain));
+    MutexLock lock(store_.mutex_);
+    if (failed_) return Err(ErrorCode::kUnavailable, "an earlier write of this session failed");
+    if (store_.fail_puts_) return Err(ErrorCode::kExhausted, "no space", 28);
+    const auto [it, inserted] = store_.blocks_.try_emplace(Key{realm_, address});
+    if (inserted || it->second.damaged) {
+      it->second =
+          Stored{.kind = request.kind, .plain = std::make_shared<const std::string>(plain)};
+      ++store_.puts_;
+    } else {
+      ++store_.dedups_;
+    }
+    return BlockRef{.realm = realm_ == BaseRealm() ? RealmTag::kBase : RealmTag::kOwn,
+                    .kind = request.kind,
+                    .raw_length_bytes = static_cast<uint32_t>(plain.size()),
+                    .address = address};
+  }
+
   MemBlockStore& store_;
   const Id128 realm_;
   bool failed_ = false;  // under store_.mutex_

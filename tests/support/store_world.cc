@@ -9,8 +9,8 @@
 
 namespace cairn {
 
-StoreWorld::StoreWorld(uint64_t pack_bytes)
-    : dir(temp / "data"), fs(temp / "scratch"), pack_bytes_(pack_bytes) {
+StoreWorld::StoreWorld(uint64_t pack_bytes, size_t put_threads)
+    : dir(temp / "data"), fs(temp / "scratch"), pack_bytes_(pack_bytes), put_threads_(put_threads) {
   realm_a.bytes.fill(0xaa);
   realm_b.bytes.fill(0xbb);
   keys.Add(realm_a, TestRealmKeys(1));
@@ -29,7 +29,8 @@ void StoreWorld::Open() {
                                        .epoch = ++epoch_,
                                        .pack_bytes = pack_bytes_,
                                        .cache_bytes = 1 << 20,
-                                       .index_cache_bytes = 1 << 20});
+                                       .index_cache_bytes = 1 << 20,
+                                       .put_threads = put_threads_});
   ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
   store = *std::move(opened);
 }

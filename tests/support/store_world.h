@@ -15,7 +15,8 @@ namespace cairn {
 
 class StoreWorld {
  public:
-  explicit StoreWorld(uint64_t pack_bytes = 1 << 20);
+  // Without threads of the store every call happens in the test's own, in order.
+  explicit StoreWorld(uint64_t pack_bytes = 1 << 20, size_t put_threads = 0);
 
   Id128 realm_a, realm_b;
   TempDir temp;
@@ -45,6 +46,7 @@ class StoreWorld {
 
  private:
   const uint64_t pack_bytes_;
+  const size_t put_threads_;
   uint64_t epoch_ = 0;
 };
 
