@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "store/base/check.h"
+#include "store/base/uninitialized.h"
 
 namespace cairn {
 namespace {
@@ -41,7 +42,8 @@ Result<std::string> DecodeBlock(Codec codec, std::string bytes, uint32_t raw_len
   }
   thread_local const std::unique_ptr<ZSTD_DCtx, FreeContext> ctx(ZSTD_createDCtx());
   CAIRN_CHECK(ctx != nullptr);
-  std::string plain(raw_length, '\0');
+  std::string plain;
+  ResizeUninitialized(plain, raw_length);
   const size_t length =
       ZSTD_decompressDCtx(ctx.get(), plain.data(), plain.size(), bytes.data(), bytes.size());
   if (ZSTD_isError(length) || length != raw_length) {

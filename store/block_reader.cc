@@ -1,5 +1,7 @@
-// A read goes cache -> location -> pack; when a rewrite moved the block between the second and the
-// third step, the location is asked for again; what no pack has is looked for in the trash, loudly.
+// A read goes cache -> flight -> location -> pack; when a rewrite moved the block between the last
+// two steps, the location is asked for again; what no pack has is looked for in the trash, loudly.
+// A flight is the promise of one thread to read a block: whoever misses the same block meanwhile
+// waits for its result. Several blocks go through frame_batch.h.
 // Invariant: bytes are returned only after frame checksum, GCM tag, kind and length have been
 // verified against the reference; from a place in the quarantine, the address too. A place that
 // does not verify goes into the quarantine before the error is returned.
@@ -9,6 +11,7 @@
 
 #include "store/base/log.h"
 #include "store/block_codec.h"
+#include "store/frame_batch.h"
 
 namespace cairn {
 namespace {
@@ -28,18 +31,120 @@ std::unexpected<Error> Lost(const BlockRef& ref, std::string_view where, std::st
 
 }  // namespace
 
-Result<Block> BlockReader::Get(const Id128& realm, const BlockRef& ref) {
-  const Id128 owner = OwnerOf(realm, ref);
-  BlockCache::Item item = cache_.Get(ref.address);
-  if (item.plain != nullptr && item.realm == owner && item.kind == ref.kind &&
-      item.plain->size() == ref.raw_length_bytes) {
+Block BlockReader::FindCached(const FlightKey& key) {
+  const BlockCache::Item item = cache_.Get(key.ref.address);
+  if (item.plain != nullptr && item.realm == key.owner && item.kind == key.ref.kind &&
+      item.plain->size() == key.ref.raw_length_bytes) {
     return item.plain;
   }
-  item = {.realm = owner,
-          .kind = ref.kind,
-          .plain = std::make_shared<const std::string>(CAIRN_TRY(ReadPlain(owner, ref, false)))};
-  cache_.Put(ref.address, item);
-  return item.plain;
+  return nullptr;
+}
+
+// Put first, look second: who forgets counts first and erases second.
+void BlockReader::Keep(const FlightKey& key, const Block& block, uint64_t forgets) {
+  cache_.Put(key.ref.address, {.realm = key.owner, .kind = key.ref.kind, .plain = block});
+  if (forgets_.load() != forgets) cache_.Erase(key.ref.address);
+}
+
+void BlockReader::ForgetRealm(const Id128& realm) {
+  forgets_.fetch_add(1);
+  cache_.EraseRealm(realm);
+}
+
+void BlockReader::ForgetBlock(const Address& address) {
+  forgets_.fetch_add(1);
+  cache_.Erase(address);
+}
+
+Result<Block> BlockReader::Get(const Id128& realm, const BlockRef& ref) {
+  if (Block cached = FindCached({.owner = OwnerOf(realm, ref), .ref = ref})) return cached;
+  return std::move(GetMany(realm, {&ref, 1}, {}).front());
+}
+
+std::vector<Result<Block>> BlockReader::GetMany(const Id128& realm, std::span<const BlockRef> refs,
+                                                const ReadOptions& options) {
+  std::vector<Result<Block>> results(refs.size());
+  std::vector<Claim> claims;
+  std::vector<Claim> joined;
+  const uint64_t forgets = forgets_.load();
+  for (size_t i = 0; i < refs.size(); ++i) {
+    const FlightKey key{.owner = OwnerOf(realm, refs[i]), .ref = refs[i]};
+    if (Block cached = FindCached(key)) {
+      results[i] = std::move(cached);
+      continue;
+    }
+    MutexLock lock(flights_mutex_);
+    std::shared_ptr<Flight>& flight = flights_[key];
+    const bool is_mine = flight == nullptr;
+    if (is_mine) flight = std::make_shared<Flight>();
+    (is_mine ? claims : joined).push_back({.index = i, .key = key, .flight = flight});
+  }
+  ReadClaims(claims, [&](const Claim& claim, Result<std::string> plain) {
+    Result<Block>& result = results[claim.index];
+    if (plain) {
+      result = std::make_shared<const std::string>(*std::move(plain));
+      if (options.keep) Keep(claim.key, *result, forgets);
+    } else {
+      result = std::unexpected(std::move(plain).error());
+    }
+    MutexLock lock(flights_mutex_);
+    claim.flight->result = result;
+    claim.flight->landed = true;
+    flights_.erase(claim.key);
+    flight_landed_.NotifyAll();
+  });
+  // Its own have landed, so two calls that wait for each other's do not wait for ever.
+  for (const Claim& other : joined) {
+    {
+      MutexLock lock(flights_mutex_);
+      while (!other.flight->landed) flight_landed_.Wait(flights_mutex_);
+      results[other.index] = other.flight->result;
+    }
+    if (options.keep && results[other.index]) Keep(other.key, *results[other.index], forgets);
+  }
+  return results;
+}
+
+// What is in order goes by the batch; everything else, damage included, is read again alone, and
+// what ReadPlain says counts.
+void BlockReader::ReadClaims(std::span<const Claim> claims,
+                             const std::function<void(const Claim&, Result<std::string>)>& done) {
+  std::vector<FrameRead> frames;
+  std::vector<size_t> claim_of;
+  std::vector<size_t> alone;
+  for (size_t i = 0; i < claims.size(); ++i) {
+    const FlightKey& key = claims[i].key;
+    // It may have landed between the look into the cache and the claim.
+    if (const Block cached = FindCached(key)) {
+      done(claims[i], *cached);
+      continue;
+    }
+    alone.push_back(i);
+    if (claims.size() == 1 || closed_.load() || !deps_.keys.Has(key.owner)) continue;
+    const auto location = deps_.locate(key.owner, key.ref.address);
+    if (!location || !*location) continue;
+    const PackEntry& entry = (*location)->entry;
+    auto reader = deps_.packs.Reader((*location)->pack);
+    if (!reader || (*reader)->header().realm != key.owner || entry.kind != key.ref.kind ||
+        entry.raw_length != key.ref.raw_length_bytes ||
+        deps_.quarantine.Holds((*location)->pack, entry.offset)) {
+      continue;
+    }
+    alone.pop_back();
+    frames.push_back({.pack = *std::move(reader), .entry = entry});
+    claim_of.push_back(i);
+  }
+  ReadFrames(deps_.fs, frames, [&](size_t f, Result<std::string> bytes) {
+    const PackEntry& entry = frames[f].entry;
+    if (bytes) bytes = DecodeBlock(entry.codec, *std::move(bytes), entry.raw_length);
+    if (bytes) {
+      done(claims[claim_of[f]], std::move(bytes));
+    } else {
+      alone.push_back(claim_of[f]);
+    }
+  });
+  for (const size_t i : alone)
+    done(claims[i], ReadPlain(claims[i].key.owner, claims[i].key.ref, false));
 }
 
 Status BlockReader::Verify(const Id128& realm, const BlockRef& ref) {
@@ -132,9 +237,9 @@ void BlockReader::Distrust(const Id128& realm, const Id128& pack, uint64_t offse
                              {"block", address.ToHex()}});
   }
   if (offset == QuarantinedFrame::kWholePack) {
-    cache_.EraseRealm(realm);
+    ForgetRealm(realm);
   } else {
-    cache_.Erase(address);
+    ForgetBlock(address);
   }
 }
 

@@ -1,15 +1,20 @@
-// BlockReader: how LocalBlockStore reads: cache, location, pack, trash. What it finds damaged goes
-// into the quarantine.
+// BlockReader: how LocalBlockStore reads: cache, reads in flight, location, pack, trash. What it
+// finds damaged goes into the quarantine.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "store/base/clock.h"
 #include "store/base/file_system.h"
+#include "store/base/mutex.h"
 #include "store/block_cache.h"
 #include "store/block_index.h"
 #include "store/block_store.h"
@@ -39,14 +44,16 @@ class BlockReader {
 
   // BlockStore's.
   Result<Block> Get(const Id128& realm, const BlockRef& ref);
+  std::vector<Result<Block>> GetMany(const Id128& realm, std::span<const BlockRef> refs,
+                                     const ReadOptions& options);
   Status Verify(const Id128& realm, const BlockRef& ref);
 
   // Reads give Unavailable from now on (cached blocks are still served).
   void Close() { closed_.store(true); }
 
-  // Drops cached plaintext of a realm, of a block.
-  void ForgetRealm(const Id128& realm) { cache_.EraseRealm(realm); }
-  void ForgetBlock(const Address& address) { cache_.Erase(address); }
+  // Drops cached plaintext of a realm, of a block. Reads that are under way put none back.
+  void ForgetRealm(const Id128& realm);
+  void ForgetBlock(const Address& address);
 
   // Quarantines a place that did not verify (offset QuarantinedFrame::kWholePack: the whole pack)
   // and forgets what was read from it.
@@ -56,6 +63,31 @@ class BlockReader {
   uint64_t cache_bytes() { return cache_.bytes(); }
 
  private:
+  // A block that somebody reads right now; others wait for it instead of reading it too. Guarded by
+  // flights_mutex_.
+  struct Flight {
+    bool landed = false;
+    Result<Block> result;
+  };
+  struct FlightKey {
+    Id128 owner;  // the realm that the block is stored in
+    BlockRef ref;
+    bool operator==(const FlightKey&) const = default;
+  };
+  struct FlightHash {
+    size_t operator()(const FlightKey& key) const { return AddressHash()(key.ref.address); }
+  };
+  // One that this call reads.
+  struct Claim {
+    size_t index = 0;  // of its result
+    FlightKey key;
+    std::shared_ptr<Flight> flight;
+  };
+
+  Block FindCached(const FlightKey& key);
+  void Keep(const FlightKey& key, const Block& block, uint64_t forgets);
+  void ReadClaims(std::span<const Claim> claims,
+                  const std::function<void(const Claim&, Result<std::string>)>& done);
   Result<std::string> ReadPlain(const Id128& realm, const BlockRef& ref, bool recompute_address);
   Result<std::string> ReadFromTrash(const Id128& realm, const BlockRef& ref);
 
@@ -63,6 +95,11 @@ class BlockReader {
   BlockCache cache_;
   std::atomic<bool> closed_ = false;
   std::atomic<uint64_t> trash_reads_ = 0;
+  std::atomic<uint64_t> forgets_ = 0;  // counts ForgetRealm and ForgetBlock
+  Mutex flights_mutex_;
+  CondVar flight_landed_;
+  std::unordered_map<FlightKey, std::shared_ptr<Flight>, FlightHash> flights_
+      GUARDED_BY(flights_mutex_);
 };
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "store/address.h"
 #include "store/base/error.h"
@@ -76,6 +77,11 @@ class WriteSession {
   virtual Status Sync() = 0;
 };
 
+struct ReadOptions {
+  // Put what had to be read into the cache. Not for who reads much and once: a seal, an export.
+  bool keep = true;
+};
+
 struct BlockStoreStats {
   uint64_t pack_count = 0;
   uint64_t pack_bytes = 0;  // bytes of pack files on disk, trash included
@@ -99,6 +105,25 @@ class BlockStore {
   // length, kind. Errors: DataLoss (missing, torn or wrong bytes: never retried into wrong bytes),
   // Unavailable.
   virtual Result<Block> Get(const Id128& realm, const BlockRef& ref) = 0;
+
+  // As Get of each, in the order of `refs`, but read together: look-ups in one batch, neighbours in
+  // a pack by one read, many reads in flight. An error is that block's alone. Holds all the blocks
+  // in memory: a few megabytes at a time.
+  virtual std::vector<Result<Block>> GetMany(const Id128& realm, std::span<const BlockRef> refs,
+                                             const ReadOptions& options) {
+    (void)options;
+    std::vector<Result<Block>> blocks;
+    blocks.reserve(refs.size());
+    for (const BlockRef& ref : refs) blocks.push_back(Get(realm, ref));
+    return blocks;
+  }
+
+  // Says that these blocks will be asked for soon, in this order. Returns at once; what there is no
+  // room for is dropped, and an error is left to who asks for the block.
+  virtual void Prefetch(const Id128& realm, std::span<const BlockRef> refs) {
+    (void)realm;
+    (void)refs;
+  }
 
   // As Get, but bypasses the cache, recomputes the address too and counts as a scrub read.
   virtual Status Verify(const Id128& realm, const BlockRef& ref) = 0;

@@ -212,6 +212,12 @@ Result<Block> LocalBlockStore::Get(const Id128& realm, const BlockRef& ref) {
   return reader_.Get(realm, ref);
 }
 
+std::vector<Result<Block>> LocalBlockStore::GetMany(const Id128& realm,
+                                                    std::span<const BlockRef> refs,
+                                                    const ReadOptions& options) {
+  return reader_.GetMany(realm, refs, options);
+}
+
 Status LocalBlockStore::Verify(const Id128& realm, const BlockRef& ref) {
   return reader_.Verify(realm, ref);
 }

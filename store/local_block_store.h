@@ -63,6 +63,8 @@ class LocalBlockStore final : public BlockStore {
 
   Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) override;
   Result<Block> Get(const Id128& realm, const BlockRef& ref) override;
+  std::vector<Result<Block>> GetMany(const Id128& realm, std::span<const BlockRef> refs,
+                                     const ReadOptions& options) override;
   Status Verify(const Id128& realm, const BlockRef& ref) override;
   BlockStoreStats Stats() override;
 

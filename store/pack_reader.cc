@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "store/base/check.h"
+#include "store/base/uninitialized.h"
 #include "store/pack_digest.h"
 
 namespace cairn {
@@ -27,8 +28,9 @@ PackReader::~PackReader() {
 }
 
 Result<std::unique_ptr<PackReader>> PackReader::Open(FileSystem& fs, const std::string& path,
-                                                     const Id128& pack) {
-  std::unique_ptr<File> file = CAIRN_TRY(fs.Open(path, {.read_only = true}));
+                                                     const Id128& pack, bool bulk_direct) {
+  std::unique_ptr<File> file =
+      CAIRN_TRY(fs.Open(path, {.read_only = true, .bulk_direct = bulk_direct}));
   const uint64_t file_bytes = CAIRN_TRY(file->SizeBytes());
   std::unique_ptr<PackReader> reader(new PackReader(std::move(file), file_bytes));
   const uint64_t head = std::min<uint64_t>(file_bytes, kPackHeaderBytes);
@@ -59,10 +61,17 @@ Status PackReader::Unlock(const KeyRing& keys) {
 }
 
 Result<std::string> PackReader::ReadBytes(uint64_t offset, uint64_t length_bytes) const {
-  std::string bytes(length_bytes, '\0');
+  std::string bytes;
+  ResizeUninitialized(bytes, length_bytes);
   const size_t got = CAIRN_TRY(file_->ReadAt(offset, bytes));
   if (got != length_bytes) return Err(ErrorCode::kDataLoss, "pack ends too early");
   return bytes;
+}
+
+ReadOp PackReader::FrameOp(const PackEntry& entry) const {
+  return {.file = file_.get(),
+          .offset = entry.offset,
+          .length_bytes = kFrameHeaderBytes + size_t{entry.stored_length}};
 }
 
 Result<std::string_view> PackReader::CheckStored(const PackEntry& entry,

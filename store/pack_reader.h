@@ -32,11 +32,11 @@ struct PackScan {
 // pack that was renamed or removed meanwhile.
 class PackReader {
  public:
-  // Reads the header, or its copy in the footer when it is damaged. Errors: NotFound (no such
-  // file), DataLoss (neither is valid, or it is another pack's), FailedPrecondition (newer format),
-  // Internal.
+  // Reads the header, or its copy in the footer when it is damaged. `bulk_direct`: OpenOptions';
+  // for packs that are no longer written. Errors: NotFound (no such file), DataLoss (neither is
+  // valid, or it is another pack's), FailedPrecondition (newer format), Internal.
   static Result<std::unique_ptr<PackReader>> Open(FileSystem& fs, const std::string& path,
-                                                  const Id128& pack);
+                                                  const Id128& pack, bool bulk_direct = false);
   ~PackReader();
 
   // Unwraps the data key. NotFound: no keys for the realm. DataLoss: the wrapped key does not open.
@@ -45,6 +45,8 @@ class PackReader {
   // The frame's plaintext as its codec stores it: header, checksum and tag verified. Needs Unlock.
   // DataLoss otherwise.
   Result<std::string> ReadFrame(const PackEntry& entry) const;
+  // Where its bytes are, without their padding: for who reads many at once (OpenFrameBytes).
+  ReadOp FrameOp(const PackEntry& entry) const;
   // The same without a key: header, checksum and padding only.
   Status VerifyStored(const PackEntry& entry) const;
 

@@ -162,6 +162,7 @@ void PackSet::DropReaderLocked(const Id128& pack) {
 
 Result<std::shared_ptr<const PackReader>> PackSet::Reader(const Id128& pack) {
   std::string path;
+  bool open = false;
   {
     MutexLock lock(mutex_);
     const auto cached = reader_map_.find(pack);
@@ -173,8 +174,9 @@ Result<std::shared_ptr<const PackReader>> PackSet::Reader(const Id128& pack) {
     if (known == packs_.end())
       return Err(ErrorCode::kNotFound, "pack " + pack.ToHex() + " is gone");
     path = PathOf(known->second.summary.realm, pack);
+    open = known->second.open;
   }
-  std::shared_ptr<PackReader> reader = CAIRN_TRY(PackReader::Open(fs_, path, pack));
+  std::shared_ptr<PackReader> reader = CAIRN_TRY(PackReader::Open(fs_, path, pack, !open));
   CAIRN_TRY(reader->Unlock(keys_));
   MutexLock lock(mutex_);
   if (!packs_.contains(pack) || reader_map_.contains(pack)) return reader;

@@ -12,6 +12,7 @@
 
 #include "store/base/check.h"
 #include "store/base/random.h"
+#include "store/base/uninitialized.h"
 
 namespace cairn {
 namespace {
@@ -78,7 +79,8 @@ Result<std::string> OpenSealed(const Key256& key, const Nonce96& nonce, std::str
   const std::string_view body = sealed.substr(0, sealed.size() - kAeadTagBytes);
   uint8_t tag[kAeadTagBytes];
   std::memcpy(tag, sealed.data() + body.size(), sizeof tag);
-  std::string plain(body.size(), '\0');
+  std::string plain;
+  ResizeUninitialized(plain, body.size());
   Context context(EVP_CIPHER_CTX_new());
   int written = 0;
   CAIRN_CHECK(context != nullptr);

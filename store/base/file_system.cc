@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "store/base/uninitialized.h"
+
 namespace cairn {
 
 Status File::WriteMany(uint64_t offset, std::span<const std::string_view> pieces) {
@@ -18,7 +20,7 @@ Status File::WriteMany(uint64_t offset, std::span<const std::string_view> pieces
 void FileSystem::ReadMany(std::span<const ReadOp> ops, const ReadDone& done) {
   std::string buffer;
   for (size_t i = 0; i < ops.size(); ++i) {
-    buffer.resize(ops[i].length_bytes);
+    ResizeUninitialized(buffer, ops[i].length_bytes);
     const Result<size_t> got = ops[i].file->ReadAt(ops[i].offset, buffer);
     if (got) {
       done(i, std::string_view(buffer).substr(0, *got));

@@ -24,6 +24,7 @@
 #include "store/base/file_system.h"
 #include "store/base/io_ring.h"
 #include "store/base/log.h"
+#include "store/base/uninitialized.h"
 #include "store/base/unique_fd.h"
 
 namespace cairn {
@@ -246,7 +247,7 @@ class HostFileSystemImpl final : public FileSystem {
     if (!ring) return FileSystem::ReadMany(ops, done);
     std::string scratch;
     const auto by_pread = [&](size_t index) {
-      scratch.resize(ops[index].length_bytes);
+      ResizeUninitialized(scratch, ops[index].length_bytes);
       const Result<size_t> got = ops[index].file->ReadAt(ops[index].offset, scratch);
       if (!got) return done(index, std::unexpected(got.error()));
       done(index, std::string_view(scratch).substr(0, *got));
