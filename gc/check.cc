@@ -245,7 +245,7 @@ class Checker {
   bool NobodyNeedsJournalsOf(const catalog::Volume& volume) {
     const auto env =
         GetRecord<catalog::Environment>(catalog_, keys::Environment(volume.org(), volume.env()));
-    if (!env || (*env && (*env)->state() != catalog::ENV_DELETED)) return false;
+    if (!env || !*env || (*env)->state() != catalog::ENV_DELETED) return false;
     bool unsealed = false;
     const Status scanned = ScanRecords<catalog::PointRecord>(
         catalog_, keys::Below("point", Id128::FromView(volume.id()).ToHex()),

@@ -257,11 +257,15 @@ void WriteLyingPack(StoreWorld& w, const Address& address, std::string_view byte
       PackWriter::Create(HostFileSystem(), w.keys,
                          {.dir = dir, .pack = Id128::Random(), .realm = w.realm_a, .epoch = 1});
   ASSERT_TRUE(writer);
-  ASSERT_TRUE((*writer)->AppendBlock({.address = address,
-                                      .kind = BlockKind::kData,
-                                      .codec = Codec::kRaw,
-                                      .raw_length = static_cast<uint32_t>(bytes.size()),
-                                      .bytes = bytes}));
+  const PackWriter::Frame frame{.address = address,
+                                .kind = BlockKind::kData,
+                                .codec = Codec::kRaw,
+                                .raw_length = static_cast<uint32_t>(bytes.size()),
+                                .bytes = bytes};
+  auto place = (*writer)->Reserve({&frame, 1}, kMaxPackBytes);
+  ASSERT_TRUE(place);
+  std::string room(frame.FrameBytes(), '\0');
+  ASSERT_TRUE((*writer)->Write(*std::move(place), {&frame, 1}, room));
   ASSERT_TRUE((*writer)->Finish());
 }
 
