@@ -71,6 +71,17 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
+# A mount namespace that somebody makes meanwhile holds a copy of every mount for as long as it lives, and a file system that is
+# still alive anywhere would be mounted again as it is: without power.
+disk_is_gone() {
+  local try
+  for try in $(seq 100); do
+    [ -n "$(losetup -j "$work/image")" ] || return 0
+    sleep 0.2
+  done
+  echo "the disk without power is still mounted in some namespace after $try looks" >&2
+  return 1
+}
 mount_disk() {
   if [ "$mode" = power ]; then mount -o loop "$work/image" "$disk"; fi
 }
@@ -157,7 +168,7 @@ run_rounds() {
     workload="" snapshots=""
     umount -l "$mnt" 2>/dev/null || true # the keeper of a server that died has unmounted already
     if [ "$mode" = power ]; then
-      umount "$disk" && mount_disk || return 1
+      umount "$disk" && disk_is_gone && mount_disk || return 1
     fi
     echo "round $round of $rounds: crashed"
     verify "$round" || return 1
