@@ -16,7 +16,7 @@ namespace cairn {
 struct Damage {
   std::string structure;  // "pack header", "frame", "pack footer", "pack digest", "pack", "block",
                           // a block's kind ("tree node"), "journal", "index", "catalog"
-  std::string where;  // file, offset, address or key
+  std::string where;      // file, offset, address or key
   std::string what;
   std::vector<std::string> owners;  // "environment env_.. /workspace/a.txt", "snapshot snap_..",
                                     // "artifact art_..": at most 16. "organization org_.." where a

@@ -63,7 +63,8 @@ class SeamDirectory final : public rocksdb::FSDirectory {
 
 class SeamFiles final : public rocksdb::FileSystemWrapper {
  public:
-  explicit SeamFiles(cairn::FileSystem& fs) : FileSystemWrapper(rocksdb::FileSystem::Default()), fs_(fs) {}
+  explicit SeamFiles(cairn::FileSystem& fs)
+      : FileSystemWrapper(rocksdb::FileSystem::Default()), fs_(fs) {}
   const char* Name() const override { return "SeamFiles"; }
 
   IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions&,
