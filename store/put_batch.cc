@@ -86,8 +86,9 @@ Status PutBatch::RunPart(const Part& part) {
   std::vector<Item*> order;
   order.reserve(items.size());
   for (Item& item : items) order.push_back(&item);
-  std::ranges::stable_sort(order, {},
-                           [](const Item* item) -> const Address& { return item->address; });
+  std::ranges::sort(order, [](const Item* a, const Item* b) {
+    return a->address == b->address ? a < b : a->address < b->address;
+  });
   std::vector<std::pair<Item*, const Item*>> twins;
   for (size_t n = 1, first = 0; n < order.size(); ++n) {
     if (order[n]->address == order[first]->address) {

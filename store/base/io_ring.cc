@@ -20,7 +20,7 @@ namespace cairn {
 
 struct IoRing::Impl {
   struct FreeArena {
-    void operator()(char* arena) const { std::free(arena); }
+    void operator()(char* memory) const { std::free(memory); }
   };
   struct Read {
     uint64_t tag = 0;
