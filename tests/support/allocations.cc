@@ -14,6 +14,10 @@ void* operator new(size_t bytes) {
   if (void* const p = std::malloc(bytes)) return p;
   std::abort();
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  ++allocations;
+  return std::malloc(bytes);
+}
 void operator delete(void* p) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
