@@ -16,6 +16,7 @@
 //
 // Sources are /usr/include cut into 64 KiB; noise is seeded random bytes that do not compress.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
