@@ -49,6 +49,7 @@ host::TransferReport ToView(const TransferCounts& counts) {
   view.set_links(counts.links);
   view.set_special(counts.special);
   view.set_bytes(counts.bytes);
+  view.set_skipped_xattrs(counts.skipped_xattrs);
   return view;
 }
 

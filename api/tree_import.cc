@@ -54,7 +54,13 @@ class Importer {
         CAIRN_TRY(Leave());
       } else {
         const std::string name = stack_.back().names[stack_.back().next++];
-        CAIRN_TRY(CopyEntry(name));
+        const std::string file = stack_.back().path + "/" + name;
+        auto copied = CopyEntry(name);
+        if (copied) continue;
+        // The volume's own refusals (no space, a quota) name no path of the host.
+        if (copied.error().message().find(file) != std::string::npos)
+          return std::unexpected(std::move(copied).error());
+        return std::unexpected(std::move(copied).error().WithContext(source_ + file));
       }
     }
     CAIRN_TRY(volume_.Sync());
@@ -183,7 +189,12 @@ class Importer {
             fmt::format("cannot read the extended attribute {} of", name), source_ + path));
       }
       value.resize(static_cast<size_t>(size));
-      CAIRN_TRY(volume_.SetXattr({}, ino, name, value, 0));
+      const Status set = volume_.SetXattr({}, ino, name, value, 0);
+      if (!set && set.error().sys_errno() == EOPNOTSUPP) {
+        ++counts_.skipped_xattrs;
+        continue;
+      }
+      CAIRN_TRY(set);
     }
     return {};
   }

@@ -15,9 +15,10 @@ namespace cairn {
 struct TransferCounts {
   uint64_t directories = 0;
   uint64_t files = 0;
-  uint64_t links = 0;    // symlinks, and further names of files
-  uint64_t special = 0;  // devices, fifos, sockets
-  uint64_t bytes = 0;    // of data, without holes
+  uint64_t links = 0;           // symlinks, and further names of files
+  uint64_t special = 0;         // devices, fifos, sockets
+  uint64_t bytes = 0;           // of data, without holes
+  uint64_t skipped_xattrs = 0;  // of a namespace that a volume does not hold: POSIX ACLs
 };
 
 // The contents of the host directory `source` go into `path` inside `volume` (directories on the
@@ -25,7 +26,8 @@ struct TransferCounts {
 // the import with AlreadyExists: what was copied before it stays. Durable on return. Blocks on I/O.
 // Errors: InvalidArgument (not an absolute path, not a directory, a FUSE filesystem: the daemon may
 // not wait for a mount of its own), NotFound, Exhausted (no space or quota left in the volume), and
-// what reading the host says. Other filesystems below `source` are not entered.
+// what reading the host says. Each names the path. Other filesystems below `source` are not
+// entered.
 Result<TransferCounts> ImportTree(const std::string& source, Volume& volume,
                                   const std::string& path);
 

@@ -1,6 +1,7 @@
 // Trees go to a volume and back exactly.
 #include "api/tree_transfer.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -168,6 +169,55 @@ TEST_F(TreeTransferTest, AttributeThatTheHostDoesNotKeepIsNotCalledAFullDisk) {
   const std::string& message = exported.error().message();
   EXPECT_NE(message.find("no extended attribute of 60000 bytes (user.big of f)"), std::string::npos)
       << message;
+}
+
+TEST_F(TreeTransferTest, AccessControlListsAreLeftOutAndCounted) {
+  WriteHost(source_ + "/f", "x");
+  // Version 2; owner rw, uid 1000 r, group r, mask r, others r (acl(5), linux/posix_acl_xattr.h).
+  const unsigned char acl[] = {2, 0,   0,   0,   1,   0,   6,  0, 255, 255, 255, 255, 2,   0,  4,
+                               0, 232, 3,   0,   0,   4,   0,  4, 0,   255, 255, 255, 255, 16, 0,
+                               4, 0,   255, 255, 255, 255, 32, 0, 4,   0,   255, 255, 255, 255};
+  if (::setxattr((source_ + "/f").c_str(), "system.posix_acl_access", acl, sizeof acl, 0) != 0) {
+    GTEST_SKIP() << "this file system has no ACLs";
+  }
+  const auto imported = Import();
+  ASSERT_TRUE(imported) << imported.error().ToString();
+  EXPECT_EQ(imported->skipped_xattrs, 1u);
+  EXPECT_EQ(ReadNow(env_, "/workspace/in/f"), "x");
+}
+
+TEST_F(TreeTransferTest, QuotaEndsTheImportAtAPath) {
+  catalog::Environment env = Env(env_);
+  env.set_id(NewId(kEnvironmentPrefix));
+  env.clear_volume();
+  env.set_state(catalog::ENV_PENDING);
+  env.set_quota_bytes(65536);
+  Put(keys::Environment(kOrg, env.id()), env);
+  env_ = env.id();
+  const auto initialized = volumes_->EnsureInitialized(kOrg, env_);
+  ASSERT_TRUE(initialized) << initialized.error().ToString();
+  WriteHost(source_ + "/f", std::string(1000000, 'x'));
+  const auto imported = Import();
+  ASSERT_FALSE(imported);
+  EXPECT_EQ(imported.error().code(), ErrorCode::kExhausted);
+  EXPECT_NE(imported.error().message().find(source_ + "/f"), std::string::npos)
+      << imported.error().ToString();
+}
+
+TEST_F(TreeTransferTest, DamagedNamesDoNotLeadOutOfTheTarget) {
+  {
+    const auto volume = volumes_->OpenForWrite(kOrg, env_);
+    ASSERT_TRUE(volume);
+    WriteInto(**volume, "workspace", "f", "x");
+    const InodeNumber f = (*volume)->View().Resolve("/workspace/f").value();
+    Transaction tx;
+    tx.Put(DirentKey(kRootInode, 3 << 8), Entry{Dirent{f, DT_REG, "../escaped"}.Encode(), {}});
+    ASSERT_TRUE((*volume)->head().Commit(std::move(tx)));
+  }
+  const auto exported = Export("/");
+  ASSERT_FALSE(exported);
+  EXPECT_EQ(exported.error().code(), ErrorCode::kDataLoss);
+  EXPECT_FALSE(std::ifstream(dir_.path() + "/escaped").is_open());
 }
 
 TEST_F(TreeTransferTest, WrongPathsAreTypedErrors) {
