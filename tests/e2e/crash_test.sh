@@ -1,26 +1,28 @@
 #!/usr/bin/env bash
 # Crash test: what fsync() and a snapshot acknowledged is there after a crash under load, and check finds nothing wrong.
 #
-#   crash_test.sh BUILD_DIR kill|power [--rounds N] [--seconds N] [--seed N] [--without-fsync] [--keep]
+#   crash_test.sh BUILD_DIR kill|power [--rounds N] [--seconds N] [--seed N] [--fs ext4|xfs] [--without-fsync] [--keep]
 #
 #   kill    kill -9 of every process of Cairn (the page cache survives: this tests recovery, not fsync)
-#   power   the data directory is on a loop-mounted ext4 whose power is cut (power_cut.cc): only what was fsynced is left
+#   power   the data directory is on a loop-mounted ext4 (or xfs) whose power is cut (power_cut.cc): only what was fsynced is left
 #   --without-fsync  runs cairnd with no_fsync.cc preloaded and succeeds only if the test then FAILS: the proof that it can
 #
 # Each round, on the same data directory: serve -> mount -> fsync_workload in a directory of the round, and a snapshot every half second
-# -> crash after a seeded time -> restart -> mount -> verify every round so far, snapshots included -> check -> stop cleanly.
+# -> crash after a seeded time -> restart -> mount -> verify every round so far, snapshots included -> check. At the end the
+# Environment is deleted and collected: nothing may be left of it; then the daemon stops cleanly, twice.
 # shellcheck disable=SC2015,SC2317  # "a && b || return": meant so; cleanup is called by the trap
 set -euo pipefail
 
 build=$(readlink -f "$1")
 mode=$2
 shift 2
-rounds=2 seconds=3 seed=$RANDOM without_fsync="" keep=""
+rounds=2 seconds=3 seed=$RANDOM fs=ext4 without_fsync="" keep=""
 while [ $# -gt 0 ]; do
   case $1 in
     --rounds) rounds=$2 && shift ;;
     --seconds) seconds=$2 && shift ;;
     --seed) seed=$2 && shift ;;
+    --fs) fs=$2 && shift ;;
     --without-fsync) without_fsync=1 ;;
     --keep) keep=1 ;;
     *) echo "crash_test.sh: unknown argument $1" >&2 && exit 2 ;;
@@ -28,7 +30,10 @@ while [ $# -gt 0 ]; do
   shift
 done
 case $mode in kill | power) ;; *) echo "crash_test.sh: kill or power" >&2 && exit 2 ;; esac
-echo "crash test: $mode, $rounds round(s), seed $seed${without_fsync:+, without fsync}"
+case $fs in ext4 | xfs) ;; *) echo "crash_test.sh: ext4 or xfs" >&2 && exit 2 ;; esac
+name=$mode
+[ "$mode" = kill ] || name="$mode on $fs"
+echo "crash test: $name, $rounds round(s), seed $seed${without_fsync:+, without fsync}"
 RANDOM=$seed
 
 work=$(mktemp -d)
@@ -147,6 +152,20 @@ verify() {
   return $fault
 }
 
+# What crashes left behind belongs to nobody: with the Environment deleted, the collector must have emptied the directory.
+nothing_leaked() {
+  local packs left
+  cairn umount "$env" >/dev/null && cairn env delete "$env" --confirm "$env" >/dev/null || return 1
+  cairn reap >/dev/null && cairn gc --now >"$work/gc" && cairn reap >/dev/null || return 1
+  packs=$(cairn stats | jq -er .pack_bytes) || return 1
+  left=$(cd "$disk/data" && find trash volumes -mindepth 1 && find . -name '*.tmp' -not -path './lost+found') || return 1
+  if [ "$packs" -ne 0 ] || [ -n "$left" ]; then
+    echo "LEAKED: $packs bytes of packs; $left"
+    return 1
+  fi
+  echo "   nothing leaked"
+}
+
 # Returns 1 at the first round that lost something, or when anything does not go its way (set -e does not hold in here).
 run_rounds() {
   local round
@@ -173,12 +192,12 @@ run_rounds() {
     echo "round $round of $rounds: crashed"
     verify "$round" || return 1
   done
-  stop_cleanly && serve && stop_cleanly
+  nothing_leaked && stop_cleanly && serve && stop_cleanly
 }
 
 if [ "$mode" = power ]; then
   truncate -s 2G "$work/image"
-  mkfs.ext4 -q "$work/image"
+  "mkfs.$fs" -q "$work/image"
 fi
 mount_disk
 : >"$acknowledged/snapshots"
