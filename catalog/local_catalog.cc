@@ -9,7 +9,9 @@
 // paranoid_checks every failed write is one). The listener below marks it broken, before the write
 // returns; Current() then closes and reopens it once no transaction holds it. Recovery flushes what
 // it replays into a new, synced table, so a page whose fsync failed is never trusted to be on the
-// disk.
+// disk. After a lack of space it stays open, and its reads go on, until there seems to be room to
+// open it again. (DB::Resume would go on with a log file that has failed; Debian's RocksDB asserts
+// that nobody does.)
 #include "catalog/local_catalog.h"
 
 #include <fmt/format.h>
@@ -21,6 +23,7 @@
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/optimistic_transaction_db.h>
 #include <rocksdb/utilities/transaction.h>
+#include <rocksdb/utilities/write_batch_with_index.h>
 
 #include <atomic>
 #include <utility>
@@ -40,13 +43,17 @@ namespace {
 rocksdb::Slice SliceOf(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
 std::string_view ViewOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
+bool IsNoSpace(const rocksdb::Status& status) {
+  return status.IsNoSpace() || status.subcode() == rocksdb::Status::kNoSpace;
+}
+
 Error ToError(const rocksdb::Status& status, std::string_view doing) {
   ErrorCode code = ErrorCode::kInternal;
   if (status.IsCorruption()) {
     code = ErrorCode::kDataLoss;
   } else if (status.IsBusy() || status.IsTryAgain()) {
     code = ErrorCode::kAborted;
-  } else if (status.IsNoSpace() || status.subcode() == rocksdb::Status::kNoSpace) {
+  } else if (IsNoSpace(status)) {
     code = ErrorCode::kExhausted;
   } else if (status.IsIOError() || status.IsShutdownInProgress() || status.IsIncomplete()) {
     code = ErrorCode::kUnavailable;
@@ -57,18 +64,34 @@ std::unexpected<Error> Fail(const rocksdb::Status& status, std::string_view doin
   return std::unexpected(ToError(status, doing));
 }
 
-// One opening of the database. `broken` once RocksDB has reported an error it cannot go on after.
+// What RocksDB has reported of itself.
+struct DbState {
+  std::atomic<bool> broken = false;    // an error it cannot go on after
+  std::atomic<bool> no_space = false;  // as broken, for want of space: reading goes on
+};
+
+// One opening of the database.
 struct OpenedDb {
-  std::shared_ptr<std::atomic<bool>> broken = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<DbState> state = std::make_shared<DbState>();
   std::unique_ptr<rocksdb::OptimisticTransactionDB> db;
 };
 
+// For a batch, and for what RocksDB may write on its account: tables of what is in memory now.
+using RoomMaker = std::function<Status(uint64_t bytes)>;
+Status MakeRoom(const OpenedDb& opened, const RoomMaker& make_room, uint64_t batch_bytes) {
+  constexpr uint64_t kAllowanceBytes = 256 << 10;
+  if (!make_room) return {};
+  uint64_t in_memory = 0;
+  opened.db->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
+  return make_room(2 * batch_bytes + in_memory + kAllowanceBytes);
+}
+
 class ErrorListener : public rocksdb::EventListener {
  public:
-  explicit ErrorListener(std::shared_ptr<std::atomic<bool>> broken) : broken_(std::move(broken)) {}
+  explicit ErrorListener(std::shared_ptr<DbState> state) : state_(std::move(state)) {}
   void OnBackgroundError(rocksdb::BackgroundErrorReason /*reason*/,
                          rocksdb::Status* status) override {
-    broken_->store(true);
+    (IsNoSpace(*status) ? state_->no_space : state_->broken).store(true);
     LogError("catalog_background_error", {{"error", status->ToString()}});
   }
   void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status /*error*/,
@@ -77,12 +100,12 @@ class ErrorListener : public rocksdb::EventListener {
   }
 
  private:
-  std::shared_ptr<std::atomic<bool>> broken_;
+  std::shared_ptr<DbState> state_;
 };
 
 rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
                                  const std::shared_ptr<rocksdb::Cache>& cache,
-                                 std::shared_ptr<std::atomic<bool>> broken) {
+                                 std::shared_ptr<DbState> state) {
   rocksdb::Options db;
   if (options.env != nullptr) db.env = options.env;
   db.create_if_missing = options.create;
@@ -94,11 +117,12 @@ rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
   db.max_background_jobs = 2;
   db.max_open_files = 256;
   db.max_bgerror_resume_count = 0;
+  db.manifest_preallocation_size = 256 << 10;
   db.compression = rocksdb::kNoCompression;  // values are ciphertext
   db.info_log = std::make_shared<SilentRocksdbLog>();
   db.stats_dump_period_sec = 0;
   db.stats_persist_period_sec = 0;
-  db.listeners.push_back(std::make_shared<ErrorListener>(std::move(broken)));
+  db.listeners.push_back(std::make_shared<ErrorListener>(std::move(state)));
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = cache;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
@@ -109,8 +133,9 @@ rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
 
 class LocalTransaction : public CatalogTransaction {
  public:
-  LocalTransaction(Result<std::shared_ptr<OpenedDb>> opened, const ValueCipher& cipher)
-      : cipher_(cipher) {
+  LocalTransaction(Result<std::shared_ptr<OpenedDb>> opened, const ValueCipher& cipher,
+                   const RoomMaker& make_room)
+      : cipher_(cipher), make_room_(make_room) {
     if (!opened) {
       failed_ = std::move(opened).error();
       return;
@@ -164,6 +189,11 @@ class LocalTransaction : public CatalogTransaction {
   Status Commit() override {
     CAIRN_TRY(Usable());
     if (!wrote_) return {};  // everything was read at one snapshot
+    if (opened_->state->no_space) {
+      return Err(ErrorCode::kExhausted, "the catalog found no space and is not open again yet");
+    }
+    CAIRN_TRY(MakeRoom(*opened_, make_room_,
+                       transaction_->GetWriteBatch()->GetWriteBatch()->GetDataSize()));
     const rocksdb::Status status = transaction_->Commit();
     if (status.ok()) return {};
     return Fail(status, "committing to the catalog");
@@ -172,7 +202,7 @@ class LocalTransaction : public CatalogTransaction {
  private:
   Status Usable() const {
     if (failed_) return std::unexpected(*failed_);
-    if (*opened_->broken)
+    if (opened_->state->broken)
       return Err(ErrorCode::kUnavailable, "the catalog is reopening after an I/O error");
     return {};
   }
@@ -181,6 +211,7 @@ class LocalTransaction : public CatalogTransaction {
   }
 
   const ValueCipher& cipher_;
+  const RoomMaker& make_room_;
   std::optional<Error> failed_;
   std::shared_ptr<OpenedDb> opened_;  // outlives transaction_
   std::unique_ptr<rocksdb::Transaction> transaction_;
@@ -210,7 +241,7 @@ class LocalCatalogImpl : public LocalCatalog {
   }
 
   std::unique_ptr<CatalogTransaction> Begin() override {
-    return std::make_unique<LocalTransaction>(Current(), cipher_);
+    return std::make_unique<LocalTransaction>(Current(), cipher_, options_.make_room);
   }
 
   Result<std::optional<std::string>> Get(std::string_view key) override {
@@ -281,7 +312,7 @@ class LocalCatalogImpl : public LocalCatalog {
     closed_ = true;
     if (opened_ == nullptr) return {};
     rocksdb::Status status;
-    if (!*opened_->broken) {
+    if (!opened_->state->broken && !opened_->state->no_space) {
       rocksdb::FlushOptions flush;
       flush.wait = true;
       status = opened_->db->Flush(flush);
@@ -301,8 +332,10 @@ class LocalCatalogImpl : public LocalCatalog {
   Result<std::shared_ptr<OpenedDb>> Current() EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (closed_) return Err(ErrorCode::kFailedPrecondition, "the catalog is closed");
-    if (opened_ != nullptr && !*opened_->broken) return opened_;
-    if (opened_.use_count() > 1) {
+    if (opened_ != nullptr && !opened_->state->broken) {
+      if (!opened_->state->no_space) return opened_;
+      if (opened_.use_count() > 1 || !MakeRoom(*opened_, options_.make_room, 0)) return opened_;
+    } else if (opened_.use_count() > 1) {
       return Err(ErrorCode::kUnavailable, "the catalog is reopening after an I/O error");
     }
     CAIRN_TRY(Reopen());
@@ -314,7 +347,7 @@ class LocalCatalogImpl : public LocalCatalog {
     opened_.reset();
     CAIRN_TRY(CutTornLog(fs_, DbPath()));
     auto opened = std::make_shared<OpenedDb>();
-    const rocksdb::Options options = DatabaseOptions(options_, cache_, opened->broken);
+    const rocksdb::Options options = DatabaseOptions(options_, cache_, opened->state);
     rocksdb::OptimisticTransactionDBOptions transactions;
     transactions.occ_lock_buckets = 4096;  // the default of a million mutexes is 40 MB
     std::vector<rocksdb::ColumnFamilyHandle*> handles;

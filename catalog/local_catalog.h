@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -22,6 +24,9 @@ struct LocalCatalogOptions {
   size_t cache_bytes = 16u << 20;        // blocks of tables
   size_t write_buffer_bytes = 8u << 20;  // of each of two memtables
   rocksdb::Env* env = nullptr;           // not owned; null: the host's files. For tests with faults
+  // Asked before each commit for so many bytes: its error is returned instead of writing. Null: not
+  // asked.
+  std::function<Status(uint64_t bytes)> make_room = {};
 };
 
 // Thread-safe. Owner: cmd. What Commit acknowledged survives a kill and a power cut.
@@ -34,8 +39,9 @@ class LocalCatalog : public Catalog {
                                                     const LocalCatalogOptions& options);
 
   // Besides the contract of Catalog: after an I/O error everything is Unavailable until the
-  // transactions in flight are gone; then the next call reopens the database. Check also reads
-  // every table and the log.
+  // transactions in flight are gone; then the next call reopens the database. Without space commits
+  // are Exhausted and reads go on; once there is space and no transaction in flight, the next call
+  // reopens it too. Check also reads every table and the log.
   //
   // Close flushes, so that a stopped daemon leaves an empty log; Unavailable if transactions are
   // still alive. A destroyed catalog that was not closed is as after a kill.

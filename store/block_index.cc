@@ -7,6 +7,7 @@
 
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
+#include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
@@ -162,6 +163,8 @@ rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb
   if (env != nullptr) options.env = env;
   options.create_if_missing = true;
   options.paranoid_checks = true;
+  options.max_bgerror_resume_count = 0;  // Write does it
+  options.manifest_preallocation_size = 256 << 10;
   options.max_write_buffer_number = 2;
   options.write_buffer_size = 16 << 20;
   options.max_total_wal_size = 64 << 20;
@@ -235,6 +238,7 @@ Status BlockIndex::Clear() {
   MutexLock write_lock(write_mutex_);
   WriterLock lock(db_mutex_);
   db_.reset();
+  read_only_ = false;
   const rocksdb::Status destroyed =
       rocksdb::DestroyDB(options_.dir, DbOptions(cache_, options_.env));
   // What RocksDB no longer recognises as its own files goes with the folder.
@@ -262,13 +266,54 @@ Result<std::optional<BlockLocation>> BlockIndex::FindLocked(const Address& addre
   return std::optional<BlockLocation>(CAIRN_TRY(DecodeLocation(key, *value)));
 }
 
-Status BlockIndex::WriteLocked(rocksdb::WriteBatch& batch, bool sync) {
-  if (db_ == nullptr) return Closed();
+// RocksDB refuses every write after one that met a full disk, be it one of its own; its reads go
+// on. It is opened again when there seems to be room for that; if there is none after all, it is
+// opened for reading alone. (DB::Resume would go on with a log file that has failed; Debian's
+// RocksDB asserts that nobody does.)
+Status BlockIndex::Write(rocksdb::WriteBatch& batch, bool sync) {
+  CAIRN_TRY(MakeRoom(batch.GetDataSize()));
   rocksdb::WriteOptions options;
   options.sync = sync;
-  const rocksdb::Status status = db_->Write(options, &batch);
-  if (!status.ok()) return std::unexpected(FromRocks(status));
-  return {};
+  for (bool reopened = false;; reopened = true) {
+    {
+      ReaderLock lock(db_mutex_);
+      if (db_ == nullptr) return Closed();
+      if (!read_only_) {
+        const rocksdb::Status status = db_->Write(options, &batch);
+        if (status.ok()) return {};
+        if (!status.IsNoSpace() || reopened) return std::unexpected(FromRocks(status));
+      }
+    }
+    WriterLock lock(db_mutex_);
+    if (db_ == nullptr) return Closed();
+    db_.reset();
+    const Status opened = OpenLocked();
+    read_only_ = !opened;
+    if (opened) {
+      LogWarning("index_reopened", {{"dir", options_.dir}});
+      continue;
+    }
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status readable =
+        rocksdb::DB::OpenForReadOnly(DbOptions(cache_, options_.env), options_.dir, &db);
+    db_.reset(db);
+    if (!readable.ok()) return std::unexpected(FromRocks(readable));
+    return opened;
+  }
+}
+
+// For the batch, and for what RocksDB may write on its account: tables of what is in memory now.
+Status BlockIndex::MakeRoom(uint64_t batch_bytes) {
+  constexpr uint64_t kAllowanceBytes = 256 << 10;
+  if (!options_.make_room) return {};
+  uint64_t in_memory = 0;
+  {
+    ReaderLock lock(db_mutex_);
+    if (db_ != nullptr) {
+      db_->GetIntProperty(rocksdb::DB::Properties::kCurSizeAllMemTables, &in_memory);
+    }
+  }
+  return options_.make_room(2 * batch_bytes + in_memory + kAllowanceBytes);
 }
 
 Result<std::optional<BlockLocation>> BlockIndex::Get(const Address& address) {
@@ -328,8 +373,7 @@ Status BlockIndex::AddPack(const PackSummary& pack, uint64_t epoch,
   const std::string key = PackKey(pack.pack);
   batch.Put(key, EncodeMarker(key, pack));
   MutexLock write_lock(write_mutex_);
-  ReaderLock lock(db_mutex_);
-  return WriteLocked(batch, false);
+  return Write(batch, false);
 }
 
 Result<std::vector<PackSummary>> BlockIndex::Packs() {
@@ -348,10 +392,9 @@ Result<std::vector<PackSummary>> BlockIndex::Packs() {
 
 Status BlockIndex::ReplacePack(const Replacement& change) {
   MutexLock write_lock(write_mutex_);
-  ReaderLock lock(db_mutex_);
   rocksdb::WriteBatch batch;
   for (const PackEntry& entry : change.moved) {
-    std::optional<BlockLocation> location = CAIRN_TRY(FindLocked(entry.address));
+    std::optional<BlockLocation> location = CAIRN_TRY(Get(entry.address));
     if (!location || location->pack != change.old_pack) continue;
     location->pack = change.replacement->pack;
     location->entry = entry;
@@ -359,7 +402,7 @@ Status BlockIndex::ReplacePack(const Replacement& change) {
     batch.Put(key, EncodeLocation(key, *location));
   }
   for (const Address& address : change.removed) {
-    const std::optional<BlockLocation> location = CAIRN_TRY(FindLocked(address));
+    const std::optional<BlockLocation> location = CAIRN_TRY(Get(address));
     if (!location || location->pack != change.old_pack) continue;
     if (change.condemn_cycle != 0 && location->condemn_cycle != change.condemn_cycle) {
       return Err(ErrorCode::kAborted,
@@ -372,20 +415,19 @@ Status BlockIndex::ReplacePack(const Replacement& change) {
     const std::string key = PackKey(change.replacement->pack);
     batch.Put(key, EncodeMarker(key, *change.replacement));
   }
-  return WriteLocked(batch, true);
+  return Write(batch, true);
 }
 
 Result<bool> BlockIndex::SetCondemnCycle(const Address& address, uint64_t expected,
                                          uint64_t desired) {
   MutexLock write_lock(write_mutex_);
-  ReaderLock lock(db_mutex_);
-  std::optional<BlockLocation> location = CAIRN_TRY(FindLocked(address));
+  std::optional<BlockLocation> location = CAIRN_TRY(Get(address));
   if (!location || location->condemn_cycle != expected) return false;
   location->condemn_cycle = desired;
   rocksdb::WriteBatch batch;
   const std::string key = BlockKey(address);
   batch.Put(key, EncodeLocation(key, *location));
-  CAIRN_TRY(WriteLocked(batch, false));
+  CAIRN_TRY(Write(batch, false));
   return true;
 }
 
@@ -415,7 +457,8 @@ Status BlockIndex::VerifyChecksums() {
 Status BlockIndex::Close() {
   WriterLock lock(db_mutex_);
   if (db_ == nullptr) return {};
-  const rocksdb::Status flushed = db_->Flush(rocksdb::FlushOptions());
+  const rocksdb::Status flushed =
+      read_only_ ? rocksdb::Status() : db_->Flush(rocksdb::FlushOptions());
   const rocksdb::Status closed = db_->Close();
   db_.reset();
   if (!flushed.ok()) return std::unexpected(FromRocks(flushed));

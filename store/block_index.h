@@ -47,10 +47,14 @@ struct BlockIndexOptions {
   std::string dir;
   Id128 store;                         // another store's index is not opened but emptied
   uint64_t cache_bytes = 32ull << 20;  // RocksDB's block cache
-  rocksdb::Env* env = nullptr;         // not owned; null: the host's files. For tests with faults
+  // Asked before each write for so many bytes: its error is returned instead of writing. Null: not
+  // asked.
+  std::function<Status(uint64_t bytes)> make_room = {};
+  rocksdb::Env* env = nullptr;  // not owned; null: the host's files. For tests with faults
 };
 
-// Thread-safe. Errors: Exhausted (no space: what was asked for is not written, reads go on),
+// Thread-safe. Errors: Exhausted (no space: what was asked for is not written, reads go on, and the
+// first write for which there is space again succeeds),
 // Unavailable (closed), DataLoss (a value or RocksDB itself is damaged: Clear it and add the packs
 // again). Nothing is synced unless it says so.
 class BlockIndex {
@@ -101,7 +105,8 @@ class BlockIndex {
  private:
   explicit BlockIndex(BlockIndexOptions options);
   Status OpenLocked() REQUIRES(db_mutex_);
-  Status WriteLocked(rocksdb::WriteBatch& batch, bool sync) REQUIRES_SHARED(db_mutex_);
+  Status Write(rocksdb::WriteBatch& batch, bool sync) REQUIRES(write_mutex_) EXCLUDES(db_mutex_);
+  Status MakeRoom(uint64_t batch_bytes) EXCLUDES(db_mutex_);
   Result<std::optional<std::string>> GetLocked(const std::string& key) REQUIRES_SHARED(db_mutex_);
   Result<std::optional<BlockLocation>> FindLocked(const Address& address)
       REQUIRES_SHARED(db_mutex_);
@@ -111,6 +116,7 @@ class BlockIndex {
   Mutex write_mutex_;     // read-modify-write of entries; taken before db_mutex_
   SharedMutex db_mutex_;  // exclusive to open, close and clear
   std::unique_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);
+  bool read_only_ GUARDED_BY(db_mutex_) = false;  // there was no space to open it for writing
 };
 
 }  // namespace cairn

@@ -2,80 +2,30 @@
 // can be made to fail.
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
-#include <rocksdb/env.h>
-#include <rocksdb/file_system.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
 
 #include "catalog/local_catalog.h"
 #include "catalog/records.h"
+#include "tests/support/faulty_rocksdb.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
 namespace {
 
-struct Faults {
-  std::atomic<bool> fail_log_sync = false;
-  std::atomic<bool> no_space = false;
-};
-
-class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
- public:
-  FaultyFile(std::unique_ptr<rocksdb::FSWritableFile>&& file, Faults& faults)
-      : FSWritableFileOwnerWrapper(std::move(file)), faults_(faults) {}
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
-                           rocksdb::IODebugContext* debug) override {
-    if (faults_.no_space) return rocksdb::IOStatus::NoSpace("injected: no space");
-    return target()->Append(data, options, debug);
-  }
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
-                           const rocksdb::DataVerificationInfo& info,
-                           rocksdb::IODebugContext* debug) override {
-    if (faults_.no_space) return rocksdb::IOStatus::NoSpace("injected: no space");
-    return target()->Append(data, options, info, debug);
-  }
-  rocksdb::IOStatus Sync(const rocksdb::IOOptions& options,
-                         rocksdb::IODebugContext* debug) override {
-    if (faults_.fail_log_sync) return rocksdb::IOStatus::IOError("injected: fsync failed");
-    return target()->Sync(options, debug);
-  }
-  rocksdb::IOStatus Fsync(const rocksdb::IOOptions& options,
-                          rocksdb::IODebugContext* debug) override {
-    if (faults_.fail_log_sync) return rocksdb::IOStatus::IOError("injected: fsync failed");
-    return target()->Fsync(options, debug);
-  }
-
- private:
-  Faults& faults_;
-};
-
-class FaultyRocksFiles : public rocksdb::FileSystemWrapper {
- public:
-  explicit FaultyRocksFiles(Faults& faults)
-      : FileSystemWrapper(rocksdb::FileSystem::Default()), faults_(faults) {}
-  const char* Name() const override { return "FaultyRocksFiles"; }
-  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
-                                    std::unique_ptr<rocksdb::FSWritableFile>* file,
-                                    rocksdb::IODebugContext* debug) override {
-    const rocksdb::IOStatus status = target()->NewWritableFile(path, options, file, debug);
-    if (status.ok() && path.ends_with(".log")) {
-      *file = std::make_unique<FaultyFile>(std::move(*file), faults_);
-    }
-    return status;
-  }
-
- private:
-  Faults& faults_;
-};
-
 class FaultyCatalog : public testing::Test {
  protected:
-  FaultyCatalog() : env_(rocksdb::NewCompositeEnv(std::make_shared<FaultyRocksFiles>(faults_))) {
-    auto opened =
-        LocalCatalog::Open(HostFileSystem(), master_,
-                           {.dir = dir_.path() + "/catalog", .create = true, .env = env_.get()});
+  FaultyCatalog() : env_(FaultyRocksEnv(faults_)) {
+    auto opened = LocalCatalog::Open(HostFileSystem(), master_,
+                                     {.dir = dir_.path() + "/catalog",
+                                      .create = true,
+                                      .env = env_.get(),
+                                      .make_room = [this](uint64_t bytes) -> Status {
+                                        asked_bytes_ = bytes;
+                                        if (no_room_) return Err(ErrorCode::kExhausted, "no room");
+                                        return {};
+                                      }});
     EXPECT_TRUE(opened) << opened.error().ToString();
     catalog_ = *std::move(opened);
   }
@@ -88,7 +38,9 @@ class FaultyCatalog : public testing::Test {
   }
 
   TempDir dir_;
-  Faults faults_;
+  uint64_t asked_bytes_ = 0;
+  bool no_room_ = false;
+  RocksFaults faults_;
   std::unique_ptr<rocksdb::Env> env_;
   Key256 master_ = RandomKey();
   std::unique_ptr<LocalCatalog> catalog_;
@@ -129,10 +81,50 @@ TEST_F(FaultyCatalog, AFullDiskIsExhaustedAndHealsWhenSpaceIsFreed) {
   const Status failed = Set("org/b", "2");
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().code(), ErrorCode::kExhausted) << failed.error().ToString();
+  no_room_ = true;
+  EXPECT_EQ(*catalog_->Get("org/a"), "1") << "reads go on";
+  auto reads = catalog_->Begin();
+  EXPECT_EQ(*reads->Get("org/a"), "1");
+  EXPECT_EQ(Set("org/b", "2").error().code(), ErrorCode::kExhausted);
+  EXPECT_EQ(*reads->Get("org/a"), "1") << "in a transaction too";
   faults_.no_space = false;
+  no_room_ = false;
+  EXPECT_EQ(Set("org/b", "2").error().code(), ErrorCode::kExhausted) << "it is being read";
+  reads.reset();
   ASSERT_TRUE(Set("org/c", "3")) << "after space was freed";
   EXPECT_EQ(*catalog_->Get("org/a"), "1");
   EXPECT_EQ(*catalog_->Get("org/b"), *catalog_->Get("org/b/twin"));
+}
+
+TEST_F(FaultyCatalog, WhatCommitsAroundAFullDiskIsThereAfterAKill) {
+  ASSERT_TRUE(Set("org/a", "1"));
+  faults_.no_space = true;
+  ASSERT_FALSE(Set("org/b", "2"));
+  faults_.no_space = false;
+  ASSERT_TRUE(Set("org/c", "3"));
+  catalog_.reset();
+  auto opened = LocalCatalog::Open(HostFileSystem(), master_, {.dir = dir_.path() + "/catalog"});
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  EXPECT_EQ(*(*opened)->Get("org/a"), "1");
+  EXPECT_EQ(*(*opened)->Get("org/c/twin"), "3");
+  EXPECT_EQ(*(*opened)->Get("org/b"), *(*opened)->Get("org/b/twin"));
+}
+
+TEST_F(FaultyCatalog, ACommitAsksForRoomAndIsNotTriedWithoutIt) {
+  ASSERT_TRUE(Set("org/a", std::string(100000, 'x')));
+  EXPECT_GT(asked_bytes_, 400000u) << "twice the batch";
+  ASSERT_TRUE(Set("org/b", "2"));
+  EXPECT_GT(asked_bytes_, 400000u) << "and what is in memory";
+  asked_bytes_ = 0;
+  EXPECT_TRUE(catalog_->Get("org/a"));
+  EXPECT_EQ(asked_bytes_, 0u) << "reads ask for nothing";
+  no_room_ = true;
+  const Status refused = Set("org/c", "3");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kExhausted);
+  no_room_ = false;
+  EXPECT_EQ(*catalog_->Get("org/c"), std::nullopt);
+  EXPECT_TRUE(Set("org/c", "3"));
 }
 
 TEST_F(FaultyCatalog, AValueMovedToAnotherKeyIsFoundAndNamed) {
