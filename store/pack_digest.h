@@ -1,32 +1,30 @@
-// The SHA-256 that a pack's footer ends with.
+// The SHA-256 that a pack's footer ends with: docs/formats/pack.md, "Digest".
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "store/base/file_system.h"
+#include "store/pack_format.h"
 
 typedef struct evp_md_ctx_st EVP_MD_CTX;  // openssl/types.h
 
 namespace cairn {
 
-// Takes a pack's bytes piece by piece, in order. Thread-compatible.
+// Thread-compatible. Header, then the frames in file order, then Finish.
 class PackHasher {
  public:
-  PackHasher();
+  explicit PackHasher(const PackHeader& header);
   ~PackHasher();
   PackHasher(const PackHasher&) = delete;
   PackHasher& operator=(const PackHasher&) = delete;
-  void Update(std::string_view bytes);
-  std::string Finish();  // 32 bytes; once
+  // The first kFrameHeaderBytes of the frame, and its tag.
+  void AddFrame(std::string_view head, std::string_view tag);
+  // `footer`: up to the digest, which is returned (32 bytes). Once.
+  std::string Finish(std::string_view footer);
 
  private:
+  void Update(std::string_view bytes);
   EVP_MD_CTX* const ctx_;
 };
-
-// SHA-256 of the first `end` bytes of `file`, then of `rest`: 32 bytes. DataLoss when the file is
-// shorter.
-Result<std::string> PackDigest(File& file, uint64_t end, std::string_view rest);
 
 }  // namespace cairn

@@ -73,7 +73,7 @@ Nonce96 FrameNonce(uint64_t offset);
 struct PackFooter {
   PackHeader header;
   std::vector<PackEntry> entries;  // ascending by address
-  std::string sha256;              // of all bytes of the file before it
+  std::string sha256;              // PackHasher's
   uint64_t frames_end = 0;         // = offset of the footer
 };
 // Up to, not including, the digest: what the digest still has to cover. `entries` must be sorted.

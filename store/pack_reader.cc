@@ -10,7 +10,6 @@
 
 #include "store/base/check.h"
 #include "store/base/uninitialized.h"
-#include "store/pack_digest.h"
 
 namespace cairn {
 namespace {
@@ -188,13 +187,6 @@ Result<PackScan> PackReader::Scan(std::optional<uint64_t> end_of_frames) const {
   if (!pending.empty()) scan.torn_what = pending.front().what;
   scan.torn_bytes = end > scan.frames_end ? end - scan.frames_end : 0;
   return scan;
-}
-
-Status PackReader::VerifyDigest(const PackFooter& footer) const {
-  const uint64_t end = file_bytes_ - kPackTrailerBytes - footer.sha256.size();
-  const std::string digest = CAIRN_TRY(PackDigest(*file_, end, {}));
-  if (digest != footer.sha256) return Err(ErrorCode::kDataLoss, "whole-pack digest mismatch");
-  return {};
 }
 
 }  // namespace cairn

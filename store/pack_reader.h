@@ -67,9 +67,6 @@ class PackReader {
   // Walks all frames up to `end` (or the end of the file), without keys.
   Result<PackScan> Scan(std::optional<uint64_t> end) const;
 
-  // The pack's whole-file digest agrees with its footer.
-  Status VerifyDigest(const PackFooter& footer) const;
-
   const PackHeader& header() const { return header_; }
   bool header_damaged() const { return header_damaged_; }
   uint64_t file_bytes() const { return file_bytes_; }

@@ -31,8 +31,8 @@ class PackVerifier {
     Id128 pack;
     Id128 realm;
     bool sealed = true;  // it is to have a footer
-    // Frames before it were verified earlier: they are read for the digest alone. Only for a pack
-    // with a footer; another one is begun from its start.
+    // Frames before it were verified earlier: only what the digest takes of them is read. Only for
+    // a pack with a footer; another one is begun from its start.
     uint64_t from_offset = 0;
     std::function<void(const PackEntry&)> good;  // a frame verified wholly (with keys: its address)
     std::function<void(const Fault&)> fault;
@@ -63,7 +63,7 @@ class PackVerifier {
   Status Begin();
   void Report(std::string what, std::optional<PackEntry> entry = std::nullopt, bool whole = false);
   void Judge(const PackEntry& entry, const Result<std::string>& frame);
-  Status HashGap(uint64_t from, uint64_t to, Step& step);
+  Status HashNextHead(Step& step);
   Status VerifyNextEntry(Step& step);
   Status WalkOn(Step& step);
   Status Finish(Step& step);
@@ -72,7 +72,7 @@ class PackVerifier {
   std::unique_ptr<PackReader> reader_;  // null: the header is lost
   std::optional<PackFooter> footer_;    // entries in file order
   size_t next_ = 0;                     // entry of footer_
-  uint64_t hashed_ = 0;                 // hasher_ has all bytes before it
+  size_t hashed_ = 0;                   // hasher_ has all entries before it
   uint64_t at_ = kPackHeaderBytes;
   uint64_t faults_ = 0;
   bool done_ = false;

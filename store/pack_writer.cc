@@ -84,8 +84,10 @@ Result<PackWriter::Reservation> PackWriter::Reserve(std::span<const Frame> frame
     reserved.push_back(entry);
   }
   in_flight_.insert(begin);
+  const size_t first = entries_.size();
   entries_.insert(entries_.end(), reserved.begin(), reserved.end());
-  return Reservation(this, std::move(reserved));
+  heads_.resize(entries_.size() * kHeadBytes);
+  return Reservation(this, first, std::move(reserved));
 }
 
 Status PackWriter::Write(Reservation reservation, std::span<const Frame> frames,
@@ -95,6 +97,8 @@ Status PackWriter::Write(Reservation reservation, std::span<const Frame> frames,
   const uint64_t begin = entries.front().offset;
   const uint64_t length = entries.back().EndOffset() - begin;
   CAIRN_CHECK(room.size() >= length);
+  std::string heads;
+  heads.reserve(frames.size() * kHeadBytes);
   AeadSealer sealer(key_);
   for (size_t i = 0; i < frames.size(); ++i) {
     const PackEntry& entry = entries[i];
@@ -105,6 +109,12 @@ Status PackWriter::Write(Reservation reservation, std::span<const Frame> frames,
         EncodeFrameHeader(header_.pack, entry, XXH3_64bits(stored, entry.stored_length));
     std::memcpy(head, header.data(), kFrameHeaderBytes);
     std::fill(stored + entry.stored_length, room.data() + (entry.EndOffset() - begin), '\0');
+    heads += header;
+    heads.append(stored + entry.stored_length - kAeadTagBytes, kAeadTagBytes);
+  }
+  {
+    MutexLock lock(mutex_);
+    heads_.replace(reservation.first_ * kHeadBytes, heads.size(), heads);
   }
   Status written = file_->WriteAt(begin, std::string_view(room.data(), length));
   reservation.End(written.has_value());
@@ -160,18 +170,24 @@ void PackWriter::CloseAndDrainLocked() {
 
 Status PackWriter::Finish() {
   std::vector<PackEntry> entries;
+  PackHasher hasher(header_);
   uint64_t end;
   {
     MutexLock lock(mutex_);
     CloseAndDrainLocked();
     entries = entries_;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      const auto head = std::string_view(heads_).substr(i * kHeadBytes, kHeadBytes);
+      hasher.AddFrame(head.substr(0, kFrameHeaderBytes), head.substr(kFrameHeaderBytes));
+    }
+    heads_ = {};
     end = written_end_.load();
   }
   if (entries.empty()) return Err(ErrorCode::kUnavailable, "pack holds nothing");
   if (failed_from_.load() != kNever) CAIRN_TRY(file_->Truncate(end));
   std::ranges::sort(entries, {}, &PackEntry::address);
   std::string footer = EncodeFooterBeforeDigest(header_, entries);
-  footer += CAIRN_TRY(PackDigest(*file_, end, footer));
+  footer += hasher.Finish(footer);
   const std::string trailer = EncodeTrailer(end, footer);
   auto decoded = DecodeFooter(CAIRN_TRY(DecodeTrailer(trailer)), footer);
   CAIRN_CHECK(decoded.has_value() && decoded->entries == entries);

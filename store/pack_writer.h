@@ -68,18 +68,21 @@ class PackWriter {
   class Reservation {
    public:
     Reservation(Reservation&& other) noexcept
-        : writer_(std::exchange(other.writer_, nullptr)), entries_(std::move(other.entries_)) {}
+        : writer_(std::exchange(other.writer_, nullptr)),
+          first_(other.first_),
+          entries_(std::move(other.entries_)) {}
     Reservation& operator=(Reservation&&) = delete;
     ~Reservation() { End(false); }
     const std::vector<PackEntry>& entries() const { return entries_; }  // not empty
 
    private:
     friend class PackWriter;
-    Reservation(PackWriter* writer, std::vector<PackEntry> entries)
-        : writer_(writer), entries_(std::move(entries)) {}
+    Reservation(PackWriter* writer, size_t first, std::vector<PackEntry> entries)
+        : writer_(writer), first_(first), entries_(std::move(entries)) {}
     void End(bool written);
 
     PackWriter* writer_;
+    size_t first_;  // of entries_, in the pack's
     std::vector<PackEntry> entries_;
   };
 
@@ -123,6 +126,7 @@ class PackWriter {
 
  private:
   PackWriter(FileSystem& fs, std::unique_ptr<File> file, PackHeader header, const Key256& key);
+  static constexpr size_t kHeadBytes = kFrameHeaderBytes + kAeadTagBytes;
   void EndWrite(uint64_t begin, bool written);
   void FailFromLocked(uint64_t offset) REQUIRES(mutex_);
   void UpdateWrittenEndLocked() REQUIRES(mutex_);
@@ -139,8 +143,10 @@ class PackWriter {
   CondVar moved_;  // written_end_ or failed_from_
   bool closed_ GUARDED_BY(mutex_) = false;
   uint64_t reserved_end_ GUARDED_BY(mutex_) = kPackHeaderBytes;
-  std::set<uint64_t> in_flight_ GUARDED_BY(mutex_);       // where running writes begin
-  std::vector<PackEntry> entries_ GUARDED_BY(mutex_);     // reserved, by offset
+  std::set<uint64_t> in_flight_ GUARDED_BY(mutex_);    // where running writes begin
+  std::vector<PackEntry> entries_ GUARDED_BY(mutex_);  // reserved, by offset
+  // For each entry that is written its frame's header and tag, for the digest.
+  std::string heads_ GUARDED_BY(mutex_);
   uint64_t sealed_bytes_ GUARDED_BY(mutex_) = 0;          // 0: not sealed
   std::atomic<uint64_t> written_end_ = kPackHeaderBytes;  // changed under mutex_
   std::atomic<uint64_t> failed_from_ = kNever;            // changed under mutex_
