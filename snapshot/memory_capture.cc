@@ -1,11 +1,11 @@
 // CaptureMemoryImage: memory file and device state -> blocks.
 //
 // Order of steps: walk the memory file's data ranges (lseek(2) SEEK_DATA and SEEK_HOLE; a file
-// system that knows no holes reports one range) in reads of 1 MiB aligned to chunks -> for each
-// chunk find its non-zero pages, put them as one block, note mask and reference in the map of its
-// 64 MiB -> put each map when its last chunk is past -> device state -> head. A chunk that the
-// realm has already costs its address and nothing more. Invariant: chunks are taken in ascending
-// order, each at most once.
+// system that knows no holes reports one range) in reads of 4 MiB aligned to chunks -> find the
+// non-zero pages of each chunk -> put the chunks as one batch, a block each -> note mask and
+// reference of each in the map of its 64 MiB -> put each map when its last chunk is past -> device
+// state -> head. A chunk that the realm has already costs its address and nothing more. Invariant:
+// chunks are taken in ascending order, each at most once.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kReadBytes = 1 << 20;
+constexpr uint64_t kReadBytes = 4 << 20;
 constexpr uint64_t kMapBytes = uint64_t{kMemoryChunkBytes} * kMemoryMapSlots;
 
 // `bytes` is not empty. memcmp with itself, one byte on: at memory speed.
@@ -100,26 +100,61 @@ class Capture {
       const size_t length = std::min(kReadBytes, end - at);
       CAIRN_TRY(ReadExactly(fd_, at, std::span<char>(buffer_).first(length), "memory file"));
       read_bytes_ += length;
-      const std::string_view bytes(buffer_.data(), length);
-      for (size_t from = 0; from < length; from += kMemoryChunkBytes) {
-        CAIRN_TRY(
-            TakeChunk((at + from) / kMemoryChunkBytes, bytes.substr(from, kMemoryChunkBytes)));
-      }
+      CAIRN_TRY(TakeChunks(at / kMemoryChunkBytes, {buffer_.data(), length}));
     }
     return {};
   }
 
-  Status TakeChunk(uint64_t index, std::string_view bytes) {
+  struct Chunk {
+    uint64_t index = 0;
+    uint16_t pages = 0;    // that are not zero
+    std::string gathered;  // those pages, where others are zero
+  };
+
+  static uint16_t NonZeroPages(std::string_view bytes) {
     uint16_t pages = 0;
-    std::string plain;
     for (size_t from = 0; from < bytes.size(); from += kMemoryPageBytes) {
-      const std::string_view page = bytes.substr(from, kMemoryPageBytes);
-      if (IsZero(page)) continue;
+      if (IsZero(bytes.substr(from, kMemoryPageBytes))) continue;
       pages |= static_cast<uint16_t>(1u << (from / kMemoryPageBytes));
-      plain.append(page);
     }
-    if (pages == 0) return {};
-    const BlockRef ref = CAIRN_TRY(session_.Put(BlockKind::kMemory, plain, options_.compression));
+    return pages;
+  }
+
+  static std::string Gather(std::string_view bytes, uint16_t pages) {
+    std::string gathered;
+    for (size_t from = 0; from < bytes.size(); from += kMemoryPageBytes) {
+      if ((pages >> (from / kMemoryPageBytes) & 1) == 0) continue;
+      gathered.append(bytes.substr(from, kMemoryPageBytes));
+    }
+    return gathered;
+  }
+
+  Status TakeChunks(uint64_t first_index, std::string_view bytes) {
+    std::vector<Chunk> chunks;
+    chunks.reserve(kReadBytes / kMemoryChunkBytes);  // requests view into them
+    std::vector<PutRequest> requests;
+    for (size_t from = 0; from < bytes.size(); from += kMemoryChunkBytes) {
+      const std::string_view whole = bytes.substr(from, kMemoryChunkBytes);
+      const uint16_t pages = NonZeroPages(whole);
+      if (pages == 0) continue;
+      Chunk& chunk = chunks.emplace_back(
+          Chunk{.index = first_index + from / kMemoryChunkBytes, .pages = pages, .gathered = {}});
+      const size_t page_count = (whole.size() + kMemoryPageBytes - 1) / kMemoryPageBytes;
+      const bool all = static_cast<size_t>(std::popcount(pages)) == page_count;
+      if (!all) chunk.gathered = Gather(whole, pages);
+      requests.push_back({.kind = BlockKind::kMemory,
+                          .plain = all ? whole : chunk.gathered,
+                          .compression = options_.compression});
+    }
+    std::vector<BlockRef> refs(requests.size());
+    CAIRN_TRY(session_.PutMany(requests, refs, Durability::kVolatile));
+    for (size_t i = 0; i < refs.size(); ++i) {
+      CAIRN_TRY(NoteChunk(chunks[i].index, chunks[i].pages, refs[i]));
+    }
+    return {};
+  }
+
+  Status NoteChunk(uint64_t index, uint16_t pages, const BlockRef& ref) {
     digest_.AddChunk(index, pages, ref.address);
     ++head_.nonzero_chunks;
     head_.nonzero_pages += static_cast<uint64_t>(std::popcount(pages));

@@ -13,9 +13,12 @@
 //   4. What remains for the top node is written level by level until it is one node; a top node
 //   with one child gives way to it.
 //
+// Written nodes are put in batches: a node waits in pending_, and its reference is filled in before
+// a node of a higher level, which holds it, is encoded.
+//
 // Invariants: an unchanged child keeps its reference, counters and epoch. Every interior node but a
 // temporary top has at least two items when a split made it, so height shrinks towards the top.
-// Memory: the runs of one root-to-leaf path, not the tree.
+// Memory: the runs of one root-to-leaf path and one batch, not the tree.
 #include <algorithm>
 #include <list>
 #include <utility>
@@ -26,6 +29,8 @@
 
 namespace cairn {
 namespace {
+
+constexpr size_t kMaxPendingBytes = 2 << 20;
 
 using NodePtr = std::shared_ptr<const TreeNode>;
 using Updates = std::span<const TreeUpdate>;
@@ -217,7 +222,10 @@ class Merger {
   }
 
   Status WriteNode(uint32_t level, std::span<const NodeItem> items, Run& out) {
-    const std::string plain = EncodeTreeNode(level, epoch_, items);
+    if (std::ranges::any_of(pending_, [&](const Pending& node) { return node.level < level; })) {
+      CAIRN_TRY(PutPending());
+    }
+    std::string plain = EncodeTreeNode(level, epoch_, items);
     if (auto decoded = TreeNode::Decode(plain); !decoded) {
       return Err(ErrorCode::kInternal, "encoded " + decoded.error().message());
     }
@@ -235,20 +243,38 @@ class Merger {
       child.counters.logical_bytes += add.logical_bytes;
       child.newest_epoch = std::max(child.newest_epoch, item.newest_epoch);
     }
-    const BlockRef ref =
-        CAIRN_TRY(session_.Put(BlockKind::kTreeNode, plain, Compression::kBackground));
-    const Run::OwnedChild& owned =
-        out.children.emplace_back(Run::OwnedChild{std::string(items.front().key), ref});
+    Run::OwnedChild& owned =
+        out.children.emplace_back(Run::OwnedChild{std::string(items.front().key), {}});
     child.key = owned.key;
     child.refs = std::span<const BlockRef>(&owned.ref, 1);
     out.Push(child);
+    pending_bytes_ += plain.size();
+    pending_.push_back({.level = level, .plain = std::move(plain), .ref = &owned.ref});
+    return pending_bytes_ >= kMaxPendingBytes ? PutPending() : Status();
+  }
+
+  Status PutPending() {
+    std::vector<PutRequest> requests;
+    for (const Pending& node : pending_) {
+      requests.push_back({.kind = BlockKind::kTreeNode,
+                          .plain = node.plain,
+                          .compression = Compression::kBackground});
+    }
+    std::vector<BlockRef> refs(requests.size());
+    CAIRN_TRY(session_.PutMany(requests, refs, Durability::kVolatile));
+    for (size_t i = 0; i < refs.size(); ++i) *pending_[i].ref = refs[i];
+    pending_.clear();
+    pending_bytes_ = 0;
     return {};
   }
 
   Result<TreeRoot> WriteTop(Run top) {
     while (true) {
       if (top.items.empty()) return TreeRoot{};
-      if (top.level > 0 && top.items.size() == 1) return Collapse(top.level - 1, top.items[0]);
+      if (top.level > 0 && top.items.size() == 1) {
+        CAIRN_TRY(PutPending());
+        return Collapse(top.level - 1, top.items[0]);
+      }
       if (top.level + 1 >= kMaxTreeLevels && top.encoded_bytes > options_.max_bytes) {
         return Err(ErrorCode::kInternal, "tree is higher than its limit");
       }
@@ -256,6 +282,7 @@ class Merger {
       above.level = top.level + 1;
       CAIRN_TRY(WriteRun(top, above));
       if (above.items.size() == 1) {
+        CAIRN_TRY(PutPending());
         return TreeRoot{above.items[0].refs[0], above.items[0].counters};
       }
       top = std::move(above);
@@ -274,11 +301,20 @@ class Merger {
     return root;
   }
 
+  // A node that is encoded and not put yet. `ref` is in the children of the run that holds it.
+  struct Pending {
+    uint32_t level = 0;
+    std::string plain;
+    BlockRef* ref = nullptr;
+  };
+
   const TreeReader& base_;
   WriteSession& session_;
   const EntryCounter& counter_;
   const uint64_t epoch_;
   const TreeOptions& options_;
+  std::vector<Pending> pending_;
+  size_t pending_bytes_ = 0;
 };
 
 Status CheckUpdates(Updates updates) {

@@ -5,7 +5,8 @@
 //   1. Walk the delta in key order. Entries become updates as they are, but for long xattrs, whose
 //   value becomes a block.
 //      Extents become updates window by window of the 64 KiB grid (SealWindow), or range by range
-//      where a hole covers whole windows (DeleteWindows).
+//      where a hole covers whole windows (DeleteWindows). The new bytes of windows are put in
+//      batches: an extent waits in pending_ for its block's reference.
 //   2. Merge the updates into the base tree; a very long list is merged in parts, which have
 //   disjoint key ranges.
 //   3. Put the root record, sync the session, read the record back.
@@ -36,6 +37,7 @@ namespace {
 
 constexpr size_t kMaxUpdatesPerMerge =
     256 * 1024;  // a delta's 100k records fit; a huge file's deletion does not
+constexpr size_t kMaxPendingBytes = 4 << 20;
 constexpr uint32_t kPagesPerWindow = kGridBytes / kPageBytes;
 
 // A part of a window, in bytes from the window's start.
@@ -177,8 +179,8 @@ class Sealer {
       kept.clear();
       stored = NonZeroPages(fresh);
     }
-    CAIRN_TRY(PutRanges(window, stored, kept));
-    return EmitWindow(ino, window, kept);
+    CAIRN_TRY(EmitWindow(ino, window, kept, stored));
+    return pending_bytes_ >= kMaxPendingBytes ? PutPending() : Status();
   }
 
   // Bytes of all blocks that the window would reference, dead ones included.
@@ -251,36 +253,62 @@ class Sealer {
     return std::string_view(buffer_.data() + begin, end - begin);
   }
 
-  // One block for all of `ranges`; its pieces go to `pieces`.
-  Status PutRanges(uint64_t window, const std::vector<WindowRange>& ranges,
-                   std::vector<Segment>& pieces) {
-    if (ranges.empty()) return {};
+  // Pieces of old blocks (`kept`), and one new block with all of `stored`, replace the extents that
+  // the base tree has in the window.
+  Status EmitWindow(InodeNumber ino, uint64_t window, const std::vector<Segment>& kept,
+                    const std::vector<WindowRange>& stored) {
+    struct Change {
+      std::optional<Entry> entry;
+      std::optional<Segment> fresh;  // whose entry waits for the block
+    };
+    std::map<std::string, Change> changes;
+    CAIRN_TRY(
+        ForEachBaseExtent(ino, window, window + kGridBytes, [&](std::string_view key) -> Status {
+          changes[std::string(key)] = {};
+          return {};
+        }));
+    for (const Segment& piece : kept) {
+      changes[ExtentKey(ino, piece.offset)].entry = EncodeExtent(piece);
+    }
     std::string plain;
-    for (const WindowRange& range : ranges) plain.append(Bytes(range.begin, range.end));
-    Segment piece;
-    piece.source = Segment::Source::kBlock;
-    piece.block = CAIRN_TRY(session_.Put(BlockKind::kData, plain, options_.compression));
-    for (const WindowRange& range : ranges) {
+    for (const WindowRange& range : stored) {
+      Segment piece;
+      piece.source = Segment::Source::kBlock;
       piece.offset = window + range.begin;
       piece.length_bytes = range.end - range.begin;
-      pieces.push_back(piece);
-      piece.source_offset += piece.length_bytes;
+      piece.source_offset = plain.size();
+      changes[ExtentKey(ino, piece.offset)].fresh = piece;
+      plain.append(Bytes(range.begin, range.end));
     }
+    if (updates_.size() + changes.size() > kMaxUpdatesPerMerge) CAIRN_TRY(Merge());
+    for (auto& [key, change] : changes) {
+      if (change.fresh) {
+        pending_.push_back(
+            {.update = updates_.size(), .block = plains_.size(), .piece = *change.fresh});
+      }
+      CAIRN_TRY(Emit(key, std::move(change.entry)));
+    }
+    if (plain.empty()) return {};
+    pending_bytes_ += plain.size();
+    plains_.push_back(std::move(plain));
     return {};
   }
 
-  // `pieces` replace the extents that the base tree has in the window.
-  Status EmitWindow(InodeNumber ino, uint64_t window, const std::vector<Segment>& pieces) {
-    std::map<std::string, std::optional<Entry>> updates;
-    CAIRN_TRY(
-        ForEachBaseExtent(ino, window, window + kGridBytes, [&](std::string_view key) -> Status {
-          updates.emplace(key, std::nullopt);
-          return {};
-        }));
-    for (const Segment& piece : pieces) {
-      updates[ExtentKey(ino, piece.offset)] = EncodeExtent(piece);
+  Status PutPending() {
+    std::vector<PutRequest> requests;
+    for (const std::string& plain : plains_) {
+      requests.push_back(
+          {.kind = BlockKind::kData, .plain = plain, .compression = options_.compression});
     }
-    for (auto& [key, entry] : updates) CAIRN_TRY(Emit(key, std::move(entry)));
+    std::vector<BlockRef> refs(requests.size());
+    CAIRN_TRY(session_.PutMany(requests, refs, Durability::kVolatile));
+    for (PendingExtent& extent : pending_) {
+      extent.piece.block = refs[extent.block];
+      updates_[extent.update].entry = EncodeExtent(extent.piece);
+    }
+    plains_.clear();
+    pending_.clear();
+    pending_bytes_ = 0;
     return {};
   }
 
@@ -291,6 +319,7 @@ class Sealer {
   }
 
   Status Merge() {
+    CAIRN_TRY(PutPending());
     const TreeRoot root =
         CAIRN_TRY(MergeTree(*tree_, session_, updates_, CountEntry, options_.epoch));
     tree_ = std::make_shared<const TreeReader>(store_, cache_, options_.realm, root);
@@ -305,7 +334,17 @@ class Sealer {
   std::shared_ptr<const TreeReader> tree_;  // base with the updates merged so far
   BlockStore& store_;
   NodeCache& cache_;
+  // An extent of a block that is not put yet: plains_[block].
+  struct PendingExtent {
+    size_t update = 0;  // its place in updates_
+    size_t block = 0;
+    Segment piece;
+  };
+
   std::vector<TreeUpdate> updates_;
+  std::vector<std::string> plains_;
+  std::vector<PendingExtent> pending_;
+  size_t pending_bytes_ = 0;
   std::array<char, kGridBytes> buffer_{};
   uint64_t data_bytes_ = 0;
   InodeNumber ino_ = kNoInode;

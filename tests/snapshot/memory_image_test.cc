@@ -171,6 +171,20 @@ TEST_F(MemoryImageTest, AnySizeComesBack) {
   }
 }
 
+// More than is read and put at a time, in chunks that are whole and chunks with zeros.
+TEST_F(MemoryImageTest, ChunksOfEveryBatchComeBackInTheirPlace) {
+  std::map<uint64_t, std::string> pieces;
+  for (uint64_t at = 0; at < 9 * kMiB; at += 3 * kMemoryChunkBytes) {
+    pieces[at] = Noise(at + 1, kMemoryChunkBytes);
+    pieces[at + kMemoryChunkBytes + 8192] = Noise(at + 2, 5000);
+  }
+  const UniqueFd memory = MakeFile("memory", 9 * kMiB + 77, pieces);
+  const CaptureResult captured = Capture(memory);
+  const Status restored = Restore(captured.image, "restored");
+  ASSERT_TRUE(restored) << restored.error().ToString();
+  ExpectSameBytes("memory", "restored");
+}
+
 TEST_F(MemoryImageTest, ZeroPagesOfAChunkTakeNoByte) {
   const UniqueFd memory = MakeFile("memory", kMemoryChunkBytes,
                                    {{2 * 4096, Noise(1, 4096)}, {9 * 4096, Noise(2, 4096)}});

@@ -392,6 +392,43 @@ TEST_F(SealerTest, HugeFileIsDeletedInParts) {
   EXPECT_EQ(GetPayload(*Sealed(), InlineKey(7)), "stays");
 }
 
+// More windows than one batch of puts takes.
+TEST_F(SealerTest, EachWindowOfManyGetsItsOwnBlock) {
+  constexpr size_t kWindows = 150;
+  for (size_t i = 0; i < kWindows; ++i) Write(kIno, i * kGridBytes, Noise(i + 1, kGridBytes));
+  Seal();
+  EXPECT_EQ(TreeExtents(kIno).size(), kWindows);
+  for (size_t i = 0; i < kWindows; ++i) {
+    EXPECT_TRUE(ReadFile(*Sealed(), kIno, i * kGridBytes, kGridBytes) == Noise(i + 1, kGridBytes));
+  }
+}
+
+// The last update that a merge has room for is the first of a window's two.
+TEST_F(SealerTest, WindowAtTheEndOfAMergeKeepsItsBlock) {
+  constexpr uint64_t kHoles = 256 * 1024 - 1;
+  auto session = *store_.BeginWrite(realm_);
+  Segment piece;
+  piece.source = Segment::Source::kBlock;
+  piece.length_bytes = 4;
+  piece.block = *session->Put(BlockKind::kData, "data", Compression::kFast);
+  std::vector<TreeUpdate> updates;
+  for (uint64_t window = 0; window < kHoles; ++window) {
+    piece.offset = window * kGridBytes;
+    updates.push_back({ExtentKey(kIno, piece.offset), EncodeExtent(piece)});
+  }
+  const TreeRoot root = *MergeTree(*EmptyTree(), *session, updates, CountEntry, 1);
+  options_.base = TreeLayer(store_, Tree(root), 0);
+  options_.dir += "2";
+  MustReopen();
+  PunchHole(kIno, 0, kHoles * kGridBytes);
+  Write(kIno, kHoles * kGridBytes, Noise(1, 4096));
+  Write(kIno, kHoles * kGridBytes + 8192, Noise(2, 4096));
+  Seal();
+  ASSERT_EQ(TreeExtents(kIno).size(), 2u);
+  EXPECT_TRUE(ReadFile(*Sealed(), kIno, kHoles * kGridBytes, 4096) == Noise(1, 4096));
+  EXPECT_TRUE(ReadFile(*Sealed(), kIno, kHoles * kGridBytes + 8192, 4096) == Noise(2, 4096));
+}
+
 // ---- model ----
 
 TEST_F(SealerTest, RandomGenerationsReadTheSameBeforeAndAfterTheirSeal) {
