@@ -158,6 +158,10 @@ rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb
   table.block_cache = cache;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
   table.cache_index_and_filter_blocks = true;
+  // Filters in pieces of 4 KiB: one for a whole file is a MiB, more than a shard of the cache
+  // holds, and would be read and checked again at each look-up.
+  table.partition_filters = true;
+  table.index_type = rocksdb::BlockBasedTableOptions::kTwoLevelIndexSearch;
   table.pin_l0_filter_and_index_blocks_in_cache = true;
   rocksdb::Options options;
   if (env != nullptr) options.env = env;
