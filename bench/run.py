@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 
+from daemon import Daemon, stop_mount, stop_process, wait_until
+
 
 class Native:
     name = "ext4"
@@ -60,79 +62,24 @@ class Cairn:
 
     def __init__(self, work, build):
         self.root = os.path.join(work, "mnt")
-        self.bin = os.path.join(build, "bin")
-        self.data = os.path.join(work, "data")
-        self.socket = os.path.join(work, "s")
-        self.log = os.path.join(work, "cairnd.log")
-        self.process = None
+        self.daemon = Daemon(work, build)
         self.env = None
-
-    def serves(self):
-        try:
-            self.cli("ping")
-            return True
-        except RuntimeError:
-            return False
-
-    def cli(self, *words):
-        command = [os.path.join(self.bin, "cairn"), "--socket", self.socket, "--json", *words]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=300)
-        if done.returncode != 0:
-            raise RuntimeError(f"cairn {' '.join(words)}: {done.stderr or done.stdout}")
-        return json.loads(done.stdout) if done.stdout.strip() else {}
 
     def start(self):
         os.mkdir(self.root)
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen(
-                [os.path.join(self.bin, "cairnd"), "--data", self.data, "--socket", self.socket,
-                 "--listen", "127.0.0.1:0"], stdout=log, stderr=log)
-        wait_until(self.serves, "cairnd to serve", self.process, self.log)
-        self.cli("org", "create", "bench")
-        self.env = self.cli("env", "create", "--name", "bench")["id"]
-        self.cli("mount", self.env, self.root)
+        self.daemon.start()
+        self.daemon.cli("org", "create", "bench")
+        self.env = self.daemon.cli("env", "create", "--name", "bench")["id"]
+        self.daemon.cli("mount", self.env, self.root)
 
     def stop(self):
         stop_mount(self.root)
-        stop_process(self.process)
+        self.daemon.stop()
 
     def stored_bytes(self):
         """Bytes of blocks after everything so far has been sealed."""
-        self.cli("snapshot", "create", self.env)
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            snapshots = self.cli("snapshot", "list", "--env", self.env)
-            if all(s["durability"] != "local" for s in snapshots["data"]):
-                return self.cli("stats")["stored_bytes"]
-            time.sleep(0.2)
-        raise RuntimeError("the snapshot was not sealed within 120 s")
-
-
-def wait_until(ready, what, process=None, log=None):
-    deadline = time.monotonic() + 30
-    while not ready():
-        dead = process is not None and process.poll() is not None
-        if dead or time.monotonic() > deadline:
-            tail = open(log).read()[-2000:] if log else ""
-            raise RuntimeError(f"waited for {what}{', which ended' if dead else ''}\n{tail}")
-        time.sleep(0.02)
-
-
-def stop_mount(path):
-    if os.path.ismount(path):
-        if subprocess.run(["umount", path], stderr=subprocess.DEVNULL).returncode != 0:
-            subprocess.run(["umount", "-l", path], stderr=subprocess.DEVNULL)
-
-
-def stop_process(process):
-    if process is None:
-        return
-    process.terminate()
-    try:
-        process.wait(60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        self.daemon.wait_sealed(self.env)
+        return self.daemon.cli("stats")["stored_bytes"]
 
 
 def drop_caches():
