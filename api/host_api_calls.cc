@@ -172,10 +172,12 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
     }
     case Call::kEnvImport: {
       const auto& call = request.env_import();
-      CAIRN_TRY(services_.volumes.EnsureInitialized(org, call.env()));
-      const auto volume = CAIRN_TRY(services_.volumes.OpenForWrite(org, call.env()));
-      *response.mutable_transfer() =
-          ToView(CAIRN_TRY(ImportTree(call.source(), *volume, call.path())));
+      CAIRN_TRY(RefuseFusePath(call.source()));
+      CAIRN_TRY(services_.volumes.Import(org, call.env(), [&](Volume& volume) -> Status {
+        *response.mutable_transfer() =
+            ToView(CAIRN_TRY(ImportTree(call.source(), volume, call.path())));
+        return {};
+      }));
       return response;
     }
     case Call::kEnvExport: {

@@ -144,28 +144,26 @@ class Importer {
   }
 
   Status SetAttributesOf(InodeNumber ino, const struct stat& info) {
-    SetAttributes owner;
-    owner.uid = info.st_uid;
-    owner.gid = info.st_gid;
-    CAIRN_TRY(volume_.SetAttr({}, ino, owner));
-    SetAttributes rest;
-    if (!S_ISLNK(info.st_mode)) rest.mode = info.st_mode & 07777;
-    rest.atime = ToTimeSpec(info.st_atim);
-    rest.mtime = ToTimeSpec(info.st_mtim);
-    CAIRN_TRY(volume_.SetAttr({}, ino, rest));
+    SetAttributes attributes;
+    attributes.uid = info.st_uid;
+    attributes.gid = info.st_gid;
+    if (!S_ISLNK(info.st_mode)) attributes.mode = info.st_mode & 07777;
+    attributes.atime = ToTimeSpec(info.st_atim);
+    attributes.mtime = ToTimeSpec(info.st_mtim);
+    CAIRN_TRY(volume_.SetAttr({}, ino, attributes));
     return {};
   }
 
-  // Of the open file `fd`, or of the symlink `link` in the current directory (through /proc: there
-  // is no lgetxattrat).
+  // Of the open file `fd`, or of the symlink `link` in the directory `fd` (through /proc: there is
+  // no lgetxattrat).
   Status CopyXattrs(int fd, const std::string& link, InodeNumber ino, const std::string& path) {
-    const std::string proc = fmt::format("/proc/self/fd/{}{}{}", fd, link.empty() ? "" : "/", link);
+    const std::string proc =
+        link.empty() ? std::string() : fmt::format("/proc/self/fd/{}/{}", fd, link);
     const auto list = [&](char* out, size_t size) {
-      return link.empty() ? ::listxattr(proc.c_str(), out, size)
-                          : ::llistxattr(proc.c_str(), out, size);
+      return link.empty() ? ::flistxattr(fd, out, size) : ::llistxattr(proc.c_str(), out, size);
     };
     const auto get = [&](const char* name, char* out, size_t size) {
-      return link.empty() ? ::getxattr(proc.c_str(), name, out, size)
+      return link.empty() ? ::fgetxattr(fd, name, out, size)
                           : ::lgetxattr(proc.c_str(), name, out, size);
     };
     const ssize_t names_size = list(nullptr, 0);
@@ -273,7 +271,7 @@ class Importer {
     auto made = volume_.Create({}, dir.ino, name, S_IFREG | 0600, true);
     if (!made) return std::unexpected(exists(made.error()));
     const InodeNumber ino = made->ino;
-    auto copied = CopyData(fd.get(), ino, static_cast<uint64_t>(info->st_size), path);
+    auto copied = CopyData(fd.get(), ino, *info, path);
     if (copied) copied = CopyXattrs(fd.get(), {}, ino, path);
     const auto released = volume_.ReleaseInode({}, ino, true);
     CAIRN_TRY(std::move(copied));
@@ -282,11 +280,13 @@ class Importer {
     return ino;
   }
 
-  Status CopyData(int fd, InodeNumber ino, uint64_t size, const std::string& path) {
+  Status CopyData(int fd, InodeNumber ino, const struct stat& info, const std::string& path) {
+    const off_t size = info.st_size;
+    const bool has_holes = info.st_blocks * 512 < size;  // most files have none: two calls less
     off_t offset = 0;
-    while (true) {
-      off_t data = ::lseek(fd, offset, SEEK_DATA);
-      off_t hole = data < 0 ? 0 : ::lseek(fd, data, SEEK_HOLE);
+    while (has_holes || offset < size) {
+      off_t data = has_holes ? ::lseek(fd, offset, SEEK_DATA) : offset;
+      off_t hole = !has_holes ? size : data < 0 ? 0 : ::lseek(fd, data, SEEK_HOLE);
       if (data < 0 && errno == ENXIO) break;  // nothing but a hole is left
       if (data < 0 || hole < 0) return std::unexpected(HostError("cannot seek in", source_ + path));
       while (data < hole) {
@@ -302,8 +302,9 @@ class Importer {
       if (data < hole) break;
       offset = hole;
     }
-    SetAttributes attributes;
-    attributes.size_bytes = size;
+    if (offset == size) return {};
+    SetAttributes attributes;  // it ends in a hole, or became shorter
+    attributes.size_bytes = static_cast<uint64_t>(size);
     CAIRN_TRY(volume_.SetAttr({}, ino, attributes));
     return {};
   }

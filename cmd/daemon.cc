@@ -205,6 +205,7 @@ void Daemon::Stop() {
   if (stopped_) return;
   stopped_ = true;
   ready_ = false;
+  if (volumes_ != nullptr) volumes_->EndImports();  // an import can take minutes
   if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) host_server_->Stop();
   if (settle_thread_.joinable()) settle_thread_.join();

@@ -53,6 +53,7 @@ void VolumeManager::Start() {
 }
 
 void VolumeManager::Stop() {
+  EndImports();
   std::vector<std::shared_ptr<OpenVolume>> open;
   {
     MutexLock lock(state_->mutex);
@@ -225,6 +226,13 @@ std::shared_ptr<OpenVolume> VolumeManager::State::FindOpen(const Id128& volume) 
   return found == volumes.end() ? nullptr : found->second;
 }
 
+Status VolumeManager::State::NotImporting(const OpenVolume& volume) {
+  if (!volume.importing) return {};
+  return Err(
+      ErrorCode::kFailedPrecondition,
+      "environment " + volume.env + " is being imported into: try again when that has ended");
+}
+
 Status VolumeManager::State::SealAll(const std::shared_ptr<OpenVolume>& volume) {
   if (volume->volume->head().failed()) return {};
   if (volume->volume->head().active_records() > 0) CAIRN_TRY(volume->volume->Freeze());
@@ -253,6 +261,7 @@ Status VolumeManager::Mount(const std::string& org, const std::string& env, cons
   CAIRN_TRY(EnsureInitialized(org, env));
   for (;;) {
     const auto open = CAIRN_TRY(state_->Find(org, env)).open;
+    CAIRN_TRY(State::NotImporting(*open));
     MutexLock operation(open->operation);
     if (open->closed) continue;
     // Read only now: a deletion that comes later waits for the lock and detaches the mount.
@@ -276,6 +285,7 @@ Status VolumeManager::Mount(const std::string& org, const std::string& env, cons
 Status VolumeManager::Unmount(const std::string& org, const std::string& env, bool force) {
   for (;;) {
     const auto open = CAIRN_TRY(state_->Find(org, env)).open;
+    CAIRN_TRY(State::NotImporting(*open));
     MutexLock operation(open->operation);
     if (open->closed) continue;
     CAIRN_TRY(state_->mounts.Unmount(open->id, force));
@@ -309,6 +319,7 @@ Result<std::shared_ptr<Volume>> VolumeManager::OpenForWrite(const std::string& o
     return Err(ErrorCode::kFailedPrecondition,
                "environment " + env + " is suspended: resume it first");
   }
+  CAIRN_TRY(State::NotImporting(*target.open));
   const std::string where = state_->mounts.MountedAt(target.open->id);
   if (!where.empty()) {
     return Err(ErrorCode::kFailedPrecondition,
@@ -364,6 +375,7 @@ Result<catalog::PointRecord> VolumeManager::Freeze(const std::string& org, const
   for (;;) {
     const auto target = CAIRN_TRY(state_->Find(org, env));
     OpenVolume& open = *target.open;
+    CAIRN_TRY(State::NotImporting(open));
     CAIRN_TRY(state_->WaitForRoom(open));
     MutexLock operation(open.operation);
     if (open.closed) continue;
@@ -463,6 +475,7 @@ Status VolumeManager::Revoke(const std::string& org, const std::string& env) {
   const Id128 id = Id128::FromView(record->volume());
   while (const auto open = state_->FindOpen(id)) {
     open->volume->SetReadOnly(true);  // at once, whoever holds the lock
+    open->revoked = true;
     MutexLock operation(open->operation);
     if (open->closed) continue;
     open->volume->SetReadOnly(true);  // whoever held it may have made it writable

@@ -39,8 +39,9 @@ struct VolumeManagerOptions {
   uint64_t auto_seal_records =
       100000;  // an active generation past either limit is frozen and sealed
   uint64_t auto_seal_bytes = 256ull << 20;
-  uint32_t max_unsealed_generations = 3;  // then Freeze waits for the sealer
-  uint64_t epoch = 0;                     // open epoch of the data directory, stamped into nodes
+  uint32_t max_unsealed_generations = 3;   // then Freeze waits for the sealer
+  uint64_t import_slice_records = 100000;  // an import publishes after so many
+  uint64_t epoch = 0;                      // open epoch of the data directory, stamped into nodes
 };
 
 // Thread-safe. Stop() before destruction.
@@ -76,6 +77,17 @@ class VolumeManager {
   // opened on demand, stays open while the pointer lives. Library writes to a mounted volume are
   // refused: FailedPrecondition.
   Result<std::shared_ptr<Volume>> OpenForWrite(const std::string& org, const std::string& env);
+  // Fills the volume in bulk, past the journal (volume/staged_head.h): `fill` writes to a Volume
+  // that only it sees, and what it wrote becomes the Environment's state in slices, the last one
+  // before this returns; durable then. The Environment must not be mounted or suspended; meanwhile
+  // it reads as the slice before left it and takes no other change (FailedPrecondition). When
+  // `fill` fails, its error is returned and what was not published is dropped. Unavailable when the
+  // server stops, FailedPrecondition when the Environment is deleted meanwhile.
+  Status Import(const std::string& org, const std::string& env,
+                const std::function<Status(Volume&)>& fill);
+  // From now on an import, also one that runs, ends at its next batch: Unavailable. Before whoever
+  // waits for calls to end on the way to Stop().
+  void EndImports();
   // A view of now; after the barrier when mounted.
   Result<FsView> ViewNow(const std::string& org, const std::string& env);
 

@@ -6,6 +6,7 @@
 // tables; never held over I/O).
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -30,6 +31,9 @@ struct OpenVolume {
   // Not in the table any more: whoever waited for `operation` looks the volume up again. Nothing is
   // frozen or mounted in a closed one, since another may be open over the same journals by then.
   bool closed GUARDED_BY(operation) = false;
+  // An import holds `operation` (for long): others are refused instead of waiting.
+  std::atomic<bool> importing{false};
+  std::atomic<bool> revoked{false};  // the Environment is being deleted: an import ends
   // Of a fork: unsealed when the volume was opened.
   std::optional<catalog::Point> base_point GUARDED_BY(sealing);
 };
@@ -69,6 +73,7 @@ struct VolumeManager::State {
   std::multiset<std::string> held GUARDED_BY(mutex);  // PointKeys of pauses in flight
   bool stopping GUARDED_BY(mutex) = false;
   std::thread sealer;
+  std::atomic<bool> imports_end{false};
 
   // ---- volume_manager.cc ----
   Result<std::shared_ptr<OpenVolume>> Open(const catalog::Volume& record, bool read_only);
@@ -100,6 +105,19 @@ struct VolumeManager::State {
   catalog::PointRecord MakePoint(OpenVolume& volume, const Layer& layer);
   Status CommitPointRecord(const catalog::PointRecord& record, const FsView& view,
                            const CommitPoint& commit);
+
+  // FailedPrecondition while an import runs.
+  static Status NotImporting(const OpenVolume& volume);
+
+  // ---- volume_import.cc ----
+  // Seals until the volume is one tree under an empty delta.
+  Status SealForImport(const std::shared_ptr<OpenVolume>& open) REQUIRES(open->operation);
+  Status ImportLocked(OpenVolume& open, const catalog::Environment& env,
+                      const std::function<Status(Volume&)>& fill) REQUIRES(open.operation);
+  Result<std::shared_ptr<const TreeReader>> PublishSlice(OpenVolume& open, const Layer& slice,
+                                                         WriteSession& session,
+                                                         const HeadState& state)
+      REQUIRES(open.operation);
 
   // ---- first_use.cc ----
   // The output directories of the Sessions that are attached, in a volume that is not mounted. A

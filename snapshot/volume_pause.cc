@@ -52,6 +52,7 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::FreezeForPau
     if (target.env.state() != catalog::ENV_READY) {
       return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is not running");
     }
+    CAIRN_TRY(State::NotImporting(*target.open));
     CAIRN_TRY(state_->WaitForRoom(*target.open));
     MutexLock operation(target.open->operation);
     if (!target.open->closed) return state_->FreezeForPauseLocked(target.open);

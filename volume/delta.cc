@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "store/base/check.h"
+#include "volume/staged_block.h"
 
 namespace cairn {
 
@@ -27,17 +28,17 @@ void Delta::Apply(std::vector<DeltaChange>& changes) {
         entries_.insert_or_assign(std::move(change.key), std::nullopt);
         break;
       case DeltaChange::Kind::kHole:
-        Cover(change.ino, change.range, nullptr);
+        Cover(change.ino, change.range, nullptr, 0);
         break;
       case DeltaChange::Kind::kData:
-        Cover(change.ino, change.range, std::move(change.payload));
+        Cover(change.ino, change.range, std::move(change.payload), change.source_offset);
         break;
     }
   }
 }
 
-void Delta::Cover(InodeNumber ino, FileRange range,
-                  std::shared_ptr<const UnsealedPayload> payload) {
+void Delta::Cover(InodeNumber ino, FileRange range, std::shared_ptr<const UnsealedPayload> payload,
+                  uint64_t source_offset) {
   const auto [begin, end] = range;
   auto it = pieces_.lower_bound({ino, begin});
   if (it != pieces_.begin()) {
@@ -62,8 +63,9 @@ void Delta::Cover(InodeNumber ino, FileRange range,
     node.key().second = end;
     it = pieces_.insert(it, std::move(node));
   }
-  pieces_.emplace_hint(it, PieceKey{ino, begin},
-                       Piece{.end = end, .source_offset = 0, .payload = std::move(payload)});
+  pieces_.emplace_hint(
+      it, PieceKey{ino, begin},
+      Piece{.end = end, .source_offset = source_offset, .payload = std::move(payload)});
 }
 
 bool Delta::Get(std::string_view key, std::optional<Entry>& entry) const {
@@ -90,6 +92,13 @@ Segment Delta::ToSegment(uint64_t offset, const Piece& piece) {
   segment.source = piece.payload ? Segment::Source::kUnsealed : Segment::Source::kHole;
   segment.source_offset = piece.payload ? piece.source_offset : 0;
   segment.payload = piece.payload;
+  if (segment.payload && segment.payload->staged) {
+    if (const auto block = segment.payload->staged->stored()) {
+      segment.source = Segment::Source::kBlock;
+      segment.block = *block;
+      segment.payload = nullptr;
+    }
+  }
   return segment;
 }
 
@@ -111,7 +120,7 @@ void Delta::Resolve(InodeNumber ino, std::vector<FileRange>& gaps,
       const uint64_t end = std::min(gap.end, it->second.end);
       if (begin > at) left.push_back({at, begin});
       Segment segment = ToSegment(piece_begin, it->second);
-      if (segment.payload) segment.source_offset += begin - piece_begin;
+      if (segment.source != Segment::Source::kHole) segment.source_offset += begin - piece_begin;
       segment.offset = begin;
       segment.length_bytes = end - begin;
       out.push_back(std::move(segment));

@@ -30,7 +30,8 @@ struct DeltaChange {
   Entry entry;                                     // put
   InodeNumber ino = 0;                             // hole, data
   FileRange range;                                 // hole, data
-  std::shared_ptr<const UnsealedPayload> payload;  // data: of exactly the range's length
+  std::shared_ptr<const UnsealedPayload> payload;  // data: where it is, from source_offset on
+  uint64_t source_offset = 0;
 };
 
 // Thread-safe. Invariant: pieces of one inode never overlap; a put piece trims or splits what it
@@ -68,8 +69,8 @@ class Delta {
   };
   using PieceKey = std::pair<InodeNumber, uint64_t>;  // inode, offset
 
-  void Cover(InodeNumber ino, FileRange range, std::shared_ptr<const UnsealedPayload> payload)
-      REQUIRES(mutex_);
+  void Cover(InodeNumber ino, FileRange range, std::shared_ptr<const UnsealedPayload> payload,
+             uint64_t source_offset) REQUIRES(mutex_);
   static Segment ToSegment(uint64_t offset, const Piece& piece);
 
   mutable SharedMutex mutex_;

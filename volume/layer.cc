@@ -12,6 +12,7 @@
 #include "volume/chain_layer.h"
 #include "volume/extent_value.h"
 #include "volume/log_file.h"
+#include "volume/staged_block.h"
 
 namespace cairn {
 namespace {
@@ -237,6 +238,13 @@ Status ChainLayer::Read(const Segment& segment, uint64_t within, std::span<char>
       std::fill(out.begin(), out.end(), '\0');
       return {};
     case Segment::Source::kUnsealed:
+      if (const auto& staged = segment.payload->staged) {
+        if (staged->Read(segment.source_offset + within, out)) return {};
+        Segment stored = segment;
+        stored.source = Segment::Source::kBlock;
+        stored.block = *staged->stored();
+        return Read(stored, within, out);
+      }
       return segment.payload->log->ReadPayload(*segment.payload, segment.source_offset + within,
                                                out);
     case Segment::Source::kBlock: {

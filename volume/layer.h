@@ -37,14 +37,17 @@
 
 namespace cairn {
 
+class StagedBlock;  // volume/staged_block.h
 class LogFile;  // volume/log_file.h: an encrypted journal or side log of one generation, open for
                 // reading
 
 // Bytes that a generation wrote and no seal has taken yet. Encrypted in frames of kPageBytes
-// counted from the payload's start; `tags` holds 16 bytes per frame. Immutable, shared between the
-// pieces of a split extent.
+// counted from the payload's start; `tags` holds 16 bytes per frame. Or, of an import, staged: on
+// their way into the block store, without log and tags. Immutable, shared between the pieces of a
+// split extent.
 struct UnsealedPayload {
   std::shared_ptr<LogFile> log;
+  std::shared_ptr<StagedBlock> staged;
   uint64_t log_offset = 0;
   uint32_t length_bytes = 0;
   std::string tags;
@@ -65,8 +68,7 @@ struct Segment {
 struct DeltaValue {
   enum class Kind : uint8_t { kDelete, kEntry, kExtent } kind = Kind::kDelete;
   Entry entry;     // kEntry: everything but extents
-  Segment extent;  // kExtent: `offset` repeats the key's; kHole or kUnsealed (kBlock is reserved
-                   // for sharing)
+  Segment extent;  // kExtent: `offset` repeats the key's
 };
 
 class Layer {

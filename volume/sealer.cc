@@ -21,7 +21,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <set>
@@ -30,6 +29,7 @@
 
 #include "volume/extent_value.h"
 #include "volume/inode.h"
+#include "volume/window_ranges.h"
 #include "volume/xattr_value.h"
 
 namespace cairn {
@@ -39,17 +39,6 @@ constexpr size_t kMaxUpdatesPerMerge =
     256 * 1024;  // a delta's 100k records fit; a huge file's deletion does not
 constexpr size_t kMaxPendingBytes = 4 << 20;
 constexpr uint32_t kPagesPerWindow = kGridBytes / kPageBytes;
-
-// A part of a window, in bytes from the window's start.
-struct WindowRange {
-  uint32_t begin = 0;
-  uint32_t end = 0;
-};
-
-// `bytes` is not empty. memcmp with itself, one byte on: at memory speed.
-bool IsZero(std::string_view bytes) {
-  return bytes[0] == '\0' && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0;
-}
 
 class Sealer {
  public:
@@ -167,7 +156,7 @@ class Sealer {
         AddKept(kept, piece);
       }
     }
-    std::vector<WindowRange> stored = DropZeroPages(fresh);
+    std::vector<WindowRange> stored = DropZeroPages({buffer_.data(), buffer_.size()}, fresh);
     if (kept.empty() || stored.size() + kept.size() > kMaxWindowSegments ||
         PinnedBytes(stored, kept) > kMaxWindowPinnedBytes) {
       // The whole window is written anew.
@@ -200,16 +189,6 @@ class Sealer {
                        std::span<char>(buffer_).subspan(piece.offset - window, piece.length_bytes));
   }
 
-  static void AddRange(std::vector<WindowRange>& ranges, uint64_t begin, uint64_t length_bytes) {
-    const WindowRange range{static_cast<uint32_t>(begin),
-                            static_cast<uint32_t>(begin + length_bytes)};
-    if (!ranges.empty() && ranges.back().end == range.begin) {
-      ranges.back().end = range.end;
-    } else {
-      ranges.push_back(range);
-    }
-  }
-
   static void AddKept(std::vector<Segment>& kept, const Segment& piece) {
     if (!kept.empty()) {
       Segment& last = kept.back();
@@ -220,19 +199,6 @@ class Sealer {
       }
     }
     kept.push_back(piece);
-  }
-
-  // `ranges` without those of their pages (whole, or what they have of one) that are zero.
-  std::vector<WindowRange> DropZeroPages(const std::vector<WindowRange>& ranges) const {
-    std::vector<WindowRange> out;
-    for (const WindowRange& range : ranges) {
-      for (uint32_t begin = range.begin; begin < range.end;) {
-        const uint32_t end = std::min(range.end, (begin / kPageBytes + 1) * kPageBytes);
-        if (!IsZero(Bytes(begin, end))) AddRange(out, begin, end - begin);
-        begin = end;
-      }
-    }
-    return out;
   }
 
   // The pages of the buffer that are not zero, cut at the end of the last of `data`. At most 8

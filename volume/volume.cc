@@ -24,7 +24,11 @@ constexpr uint32_t kRootMode = S_IFDIR | 0755;
 
 Result<std::unique_ptr<Volume>> Volume::Open(FileSystem& fs, KeyRing& keys, BlockStore& store,
                                              Clock& clock, const VolumeOptions& options) {
-  auto head = CAIRN_TRY(Head::Open(fs, keys, store, options.head));
+  return OpenOn(CAIRN_TRY(Head::Open(fs, keys, store, options.head)), clock, options);
+}
+
+Result<std::unique_ptr<Volume>> Volume::OpenOn(std::unique_ptr<Head> head, Clock& clock,
+                                               const VolumeOptions& options) {
   auto volume = std::make_unique<VolumeImpl>(clock, options, std::move(head));
   CAIRN_TRY(volume->Start());
   return volume;

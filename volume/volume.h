@@ -80,6 +80,9 @@ class Volume {
   // first transaction. Orphans that a previous life left are purged here, unless read_only.
   static Result<std::unique_ptr<Volume>> Open(FileSystem& fs, KeyRing& keys, BlockStore& store,
                                               Clock& clock, const VolumeOptions& options);
+  // The same over a head that the caller made; options.head is not looked at but for `volume`.
+  static Result<std::unique_ptr<Volume>> OpenOn(std::unique_ptr<Head> head, Clock& clock,
+                                                const VolumeOptions& options);
   virtual ~Volume() = default;
 
   // ---- namespace ---- (names: 1 to 255 bytes without '/' and NUL, not "." or ".."; ENAMETOOLONG,

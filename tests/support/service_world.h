@@ -63,6 +63,7 @@ class ServiceWorld : public testing::Test {
     VolumeManagerOptions options;
     options.volumes_dir = dir_.path() + "/volumes";
     options.epoch = epoch_;
+    options.import_slice_records = import_slice_records_;
     ASSERT_TRUE(HostFileSystem().MakeDir(options.volumes_dir));
     volumes_ = std::make_unique<VolumeManager>(options, HostFileSystem(), keys_, blocks_, nodes_,
                                                catalog_, SystemClock(), mounts_);
@@ -158,6 +159,7 @@ class ServiceWorld : public testing::Test {
   MemCatalog catalog_;
   FakeMounts mounts_;
   uint64_t epoch_ = 0;
+  uint64_t import_slice_records_ = VolumeManagerOptions().import_slice_records;
   std::unique_ptr<VolumeManager> volumes_;
   std::unique_ptr<SnapshotService> snapshots_;
 };
