@@ -109,6 +109,9 @@ class Exporter {
       level.entries.push_back(entry);
       return true;
     }));
+    // A tree that was imported or unpacked has its inodes and its blocks in that order, not in the
+    // directory's, which is that of hashes.
+    std::ranges::sort(level.entries, {}, &DirEntry::ino);
     stack_.push_back(std::move(level));
     return {};
   }
