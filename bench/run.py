@@ -212,6 +212,20 @@ def store_paths(options):
     return paths
 
 
+def store_limits(options):
+    """bench/ingest_bench.cc and bench/read_bench.cc: ingest, look-ups and reads beside what their steps and the disk can do."""
+    directory = ["--dir=" + options.dir] if options.dir else []
+    ingest = ["--rounds=1", "--mb=32", "--records=100000"] if options.quick else [f"--rounds={options.rounds}"]
+    read = ["--rounds=1", "--mb=32"] if options.quick else [f"--rounds={options.rounds}"]
+    limits = {}
+    for program, arguments in (("ingest_bench", ingest), ("read_bench", read)):
+        done = subprocess.run([os.path.join(options.build, "bin", program), *arguments, *directory],
+                              check=True, stdout=subprocess.PIPE, text=True, timeout=3600)
+        print(done.stdout)
+        limits[program] = done.stdout.splitlines()
+    return limits
+
+
 def report(samples, stored):
     def cell(value):
         return f"{value:>11.0f}" if value is not None else f"{'-':>11}"
@@ -240,9 +254,12 @@ def report(samples, stored):
     return result
 
 
+OTHERS = ("stored", "paths", "limits")
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./dev bench", description=__doc__.split("\n")[0])
-    parser.add_argument("filter", nargs="?", default="", help="regular expression on: " + ", ".join([*ROWS, "stored", "paths"]))
+    parser.add_argument("filter", nargs="?", default="", help="regular expression on: " + ", ".join([*ROWS, *OTHERS]))
     parser.add_argument("--build", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="one round, a tenth of the work: shows that it runs")
@@ -254,9 +271,8 @@ def main():
     if options.quick:
         options.rounds = 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with_paths = bool(re.search(options.filter, "paths"))
-    if not with_paths and not any(re.search(options.filter, row) for row in [*ROWS, "stored"]):
-        sys.exit(f"no row matches '{options.filter}': {', '.join([*ROWS, 'stored', 'paths'])}")
+    if not any(re.search(options.filter, row) for row in [*ROWS, *OTHERS]):
+        sys.exit(f"no row matches '{options.filter}': {', '.join([*ROWS, *OTHERS])}")
     work = tempfile.mkdtemp(prefix="cairn-bench.", dir=options.dir)
     load = os.getloadavg()[0]
     try:
@@ -264,13 +280,14 @@ def main():
     finally:
         shutil.rmtree(work, ignore_errors=True)
     result = report(samples, stored)
-    paths = store_paths(options) if with_paths else None
+    paths = store_paths(options) if re.search(options.filter, "paths") else None
+    limits = store_limits(options) if re.search(options.filter, "limits") else None
     if load > 0.5:
         print(f"The load average was {load:.1f} before this run: others worked on this machine too, so trust ratios at most.")
     if options.json:
         with open(options.json, "w") as f:
             json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "load_before": load, "quick": options.quick,
-                       "rows": result, "stored": stored, "paths": paths}, f, indent=1)
+                       "rows": result, "stored": stored, "paths": paths, "limits": limits}, f, indent=1)
 
 
 main()
