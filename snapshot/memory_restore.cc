@@ -13,6 +13,7 @@
 namespace cairn {
 namespace {
 
+constexpr size_t kRestoreTogetherChunks = 64;  // 4 MiB
 constexpr uint64_t kMapBytes = uint64_t{kMemoryChunkBytes} * kMemoryMapSlots;
 
 std::string DirectoryOf(const std::string& path) {
@@ -45,17 +46,31 @@ Status WriteMemory(File& file, const KeyRing& keys, BlockStore& store, const Id1
   for (size_t m = 0; m < head.maps.size(); ++m) {
     const std::shared_ptr<const MemoryMap> map = CAIRN_TRY(reader.LoadMap(m));
     if (map == nullptr) continue;
+    std::vector<size_t> slots;
+    std::vector<BlockRef> refs;
+    const auto write = [&]() -> Status {
+      const std::vector<Result<Block>> blocks = store.GetMany(realm, refs, {.keep = false});
+      for (size_t i = 0; i < slots.size(); ++i) {
+        const size_t slot = slots[i];
+        const uint64_t index = m * kMemoryMapSlots + slot;
+        const Block block = CAIRN_TRY(blocks[i]);
+        const Address address = CAIRN_TRY(keys.AddressOf(
+            refs[i].realm == RealmTag::kBase ? BaseRealm() : realm, BlockKind::kMemory, *block));
+        const std::string chunk = CAIRN_TRY(reader.ExpandChunk(index, map->pages[slot], *block));
+        CAIRN_TRY(WritePages(file, index * kMemoryChunkBytes, map->pages[slot], chunk));
+        digest.AddChunk(index, map->pages[slot], address);
+      }
+      slots.clear();
+      refs.clear();
+      return {};
+    };
     for (size_t slot = 0; slot < map->pages.size(); ++slot) {
       if (map->pages[slot] == 0) continue;
-      const uint64_t index = m * kMemoryMapSlots + slot;
-      const BlockRef& ref = *map->chunks[slot];
-      const Block block = CAIRN_TRY(store.Get(realm, ref));
-      const Address address = CAIRN_TRY(keys.AddressOf(
-          ref.realm == RealmTag::kBase ? BaseRealm() : realm, BlockKind::kMemory, *block));
-      const std::string chunk = CAIRN_TRY(reader.ExpandChunk(index, map->pages[slot], *block));
-      CAIRN_TRY(WritePages(file, index * kMemoryChunkBytes, map->pages[slot], chunk));
-      digest.AddChunk(index, map->pages[slot], address);
+      slots.push_back(slot);
+      refs.push_back(*map->chunks[slot]);
+      if (slots.size() == kRestoreTogetherChunks) CAIRN_TRY(write());
     }
+    CAIRN_TRY(write());
   }
   if (digest.Finish() != head.memory_digest) {
     return Err(ErrorCode::kDataLoss, "restored memory does not have the digest of its image");

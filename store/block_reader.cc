@@ -11,7 +11,6 @@
 
 #include "store/base/log.h"
 #include "store/block_codec.h"
-#include "store/frame_batch.h"
 
 namespace cairn {
 namespace {
@@ -30,6 +29,18 @@ std::unexpected<Error> Lost(const BlockRef& ref, std::string_view where, std::st
 }
 
 }  // namespace
+
+// Read-ahead may hold a sixteenth of the cache: less than the small queue, in which a block waits
+// for its first reader, has room for.
+BlockReader::BlockReader(Deps deps)
+    : deps_(std::move(deps)),
+      cache_(deps_.cache_bytes),
+      prefetcher_(deps_.cache_bytes / 16,
+                  [this](const Id128& realm, std::span<const BlockRef> refs) {
+                    for (const Result<Block>& block : GetMany(realm, refs, {})) {
+                      IgnoreError(block, "who asks for it will see it");
+                    }
+                  }) {}
 
 Block BlockReader::FindCached(const FlightKey& key) {
   const BlockCache::Item item = cache_.Get(key.ref.address);
@@ -109,42 +120,82 @@ std::vector<Result<Block>> BlockReader::GetMany(const Id128& realm, std::span<co
 // what ReadPlain says counts.
 void BlockReader::ReadClaims(std::span<const Claim> claims,
                              const std::function<void(const Claim&, Result<std::string>)>& done) {
-  std::vector<FrameRead> frames;
-  std::vector<size_t> claim_of;
   std::vector<size_t> alone;
+  std::vector<Claim> together[2];  // of the reader's own realm, of the base realm
+  std::vector<size_t> claim_of[2];
   for (size_t i = 0; i < claims.size(); ++i) {
-    const FlightKey& key = claims[i].key;
     // It may have landed between the look into the cache and the claim.
-    if (const Block cached = FindCached(key)) {
+    if (const Block cached = FindCached(claims[i].key)) {
       done(claims[i], *cached);
-      continue;
+    } else if (claims.size() == 1) {
+      alone.push_back(i);
+    } else {
+      const size_t which = claims[i].key.ref.realm == RealmTag::kBase ? 1 : 0;
+      together[which].push_back(claims[i]);
+      claim_of[which].push_back(i);
     }
-    alone.push_back(i);
-    if (claims.size() == 1 || closed_.load() || !deps_.keys.Has(key.owner)) continue;
-    const auto location = deps_.locate(key.owner, key.ref.address);
-    if (!location || !*location) continue;
-    const PackEntry& entry = (*location)->entry;
-    auto reader = deps_.packs.Reader((*location)->pack);
-    if (!reader || (*reader)->header().realm != key.owner || entry.kind != key.ref.kind ||
-        entry.raw_length != key.ref.raw_length_bytes ||
-        deps_.quarantine.Holds((*location)->pack, entry.offset)) {
-      continue;
+  }
+  std::vector<FrameRead> frames;
+  std::vector<size_t> claim_of_frame;
+  for (size_t which = 0; which < 2; ++which) {
+    if (together[which].empty()) continue;
+    std::vector<std::optional<FrameRead>> found(together[which].size());
+    FindFrames(together[which][0].key.owner, together[which], found);
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (!found[i]) {
+        alone.push_back(claim_of[which][i]);
+        continue;
+      }
+      frames.push_back(*std::move(found[i]));
+      claim_of_frame.push_back(claim_of[which][i]);
     }
-    alone.pop_back();
-    frames.push_back({.pack = *std::move(reader), .entry = entry});
-    claim_of.push_back(i);
   }
   ReadFrames(deps_.fs, frames, [&](size_t f, Result<std::string> bytes) {
     const PackEntry& entry = frames[f].entry;
     if (bytes) bytes = DecodeBlock(entry.codec, *std::move(bytes), entry.raw_length);
     if (bytes) {
-      done(claims[claim_of[f]], std::move(bytes));
+      done(claims[claim_of_frame[f]], std::move(bytes));
     } else {
-      alone.push_back(claim_of[f]);
+      alone.push_back(claim_of_frame[f]);
     }
   });
-  for (const size_t i : alone)
+  for (const size_t i : alone) {
     done(claims[i], ReadPlain(claims[i].key.owner, claims[i].key.ref, false));
+  }
+}
+
+// Leaves out whatever is not as its reference says, or is in the quarantine.
+void BlockReader::FindFrames(const Id128& owner, std::span<const Claim> claims,
+                             std::span<std::optional<FrameRead>> frames) {
+  if (closed_.load() || !deps_.keys.Has(owner)) return;
+  std::vector<Address> addresses;
+  for (const Claim& claim : claims) addresses.push_back(claim.key.ref.address);
+  std::vector<std::optional<BlockLocation>> found(claims.size());
+  if (!deps_.locate(owner, addresses, found)) return;
+  for (size_t i = 0; i < claims.size(); ++i) {
+    const BlockRef& ref = claims[i].key.ref;
+    if (!found[i] || found[i]->entry.kind != ref.kind ||
+        found[i]->entry.raw_length != ref.raw_length_bytes ||
+        deps_.quarantine.Holds(found[i]->pack, found[i]->entry.offset)) {
+      continue;
+    }
+    auto reader = deps_.packs.Reader(found[i]->pack);
+    if (!reader || (*reader)->header().realm != owner) continue;
+    frames[i] = {.pack = *std::move(reader), .entry = found[i]->entry};
+  }
+}
+
+void BlockReader::Prefetch(const Id128& realm, std::span<const BlockRef> refs) {
+  std::vector<BlockRef> missing;
+  for (const BlockRef& ref : refs) {
+    if (!cache_.Contains(ref.address)) missing.push_back(ref);
+  }
+  prefetcher_.Add(realm, missing);
+}
+
+void BlockReader::Close() {
+  closed_.store(true);
+  prefetcher_.Stop();
 }
 
 Status BlockReader::Verify(const Id128& realm, const BlockRef& ref) {
@@ -161,7 +212,8 @@ Result<std::string> BlockReader::ReadPlain(const Id128& realm, const BlockRef& r
   if (closed_.load()) return Err(ErrorCode::kUnavailable, "the block store is closed");
   std::optional<BlockLocation> before;
   for (int move = 0; move < kMaxMoves; ++move) {
-    const std::optional<BlockLocation> found = CAIRN_TRY(deps_.locate(realm, ref.address));
+    std::optional<BlockLocation> found;
+    CAIRN_TRY(deps_.locate(realm, {&ref.address, 1}, {&found, 1}));
     if (!found) return ReadFromTrash(realm, ref);
     const BlockLocation& location = *found;
     const auto reader = deps_.packs.Reader(location.pack);

@@ -18,8 +18,10 @@
 #include "store/block_cache.h"
 #include "store/block_index.h"
 #include "store/block_store.h"
+#include "store/frame_batch.h"
 #include "store/key_ring.h"
 #include "store/pack_set.h"
+#include "store/prefetcher.h"
 #include "store/quarantine.h"
 
 namespace cairn {
@@ -37,19 +39,23 @@ class BlockReader {
     Quarantine& quarantine;
     Clock& clock;
     uint64_t cache_bytes;
-    // Where a block of a realm lies now; nullopt: in no pack.
-    std::function<Result<std::optional<BlockLocation>>(const Id128& realm, const Address&)> locate;
+    // Where blocks of a realm lie now; nullopt: in no pack.
+    std::function<Status(const Id128& realm, std::span<const Address>,
+                         std::span<std::optional<BlockLocation>>)>
+        locate;
   };
-  explicit BlockReader(Deps deps) : deps_(std::move(deps)), cache_(deps_.cache_bytes) {}
+  explicit BlockReader(Deps deps);
 
   // BlockStore's.
   Result<Block> Get(const Id128& realm, const BlockRef& ref);
   std::vector<Result<Block>> GetMany(const Id128& realm, std::span<const BlockRef> refs,
                                      const ReadOptions& options);
+  void Prefetch(const Id128& realm, std::span<const BlockRef> refs);
   Status Verify(const Id128& realm, const BlockRef& ref);
 
-  // Reads give Unavailable from now on (cached blocks are still served).
-  void Close() { closed_.store(true); }
+  // Reads give Unavailable from now on (cached blocks are still served); joins the threads that
+  // read ahead.
+  void Close();
 
   // Drops cached plaintext of a realm, of a block. Reads that are under way put none back.
   void ForgetRealm(const Id128& realm);
@@ -88,6 +94,8 @@ class BlockReader {
   void Keep(const FlightKey& key, const Block& block, uint64_t forgets);
   void ReadClaims(std::span<const Claim> claims,
                   const std::function<void(const Claim&, Result<std::string>)>& done);
+  void FindFrames(const Id128& owner, std::span<const Claim> claims,
+                  std::span<std::optional<FrameRead>> frames);
   Result<std::string> ReadPlain(const Id128& realm, const BlockRef& ref, bool recompute_address);
   Result<std::string> ReadFromTrash(const Id128& realm, const BlockRef& ref);
 
@@ -100,6 +108,7 @@ class BlockReader {
   CondVar flight_landed_;
   std::unordered_map<FlightKey, std::shared_ptr<Flight>, FlightHash> flights_
       GUARDED_BY(flights_mutex_);
+  Prefetcher prefetcher_;  // last: its threads use the rest
 };
 
 }  // namespace cairn

@@ -154,13 +154,32 @@ RealmWriter* BlockWriter::FindWriter(const Id128& realm) {
 }
 
 // Pending first, index second: a block leaves pending only once the index has it.
+Status BlockWriter::LocateMany(const Id128& realm, std::span<const Address> addresses,
+                               std::span<std::optional<BlockLocation>> found) {
+  RealmWriter* const writer = FindWriter(realm);
+  std::vector<Address> rest;
+  std::vector<size_t> place;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    std::optional<RealmWriter::Pending> pending;
+    if (writer != nullptr) pending = writer->Find(addresses[i]);
+    if (pending) {
+      found[i] = std::move(pending->location);
+    } else {
+      rest.push_back(addresses[i]);
+      place.push_back(i);
+    }
+  }
+  if (rest.empty()) return {};
+  std::vector<std::optional<BlockLocation>> indexed(rest.size());
+  CAIRN_TRY(deps_.lookup(rest, indexed));
+  for (size_t i = 0; i < rest.size(); ++i) found[place[i]] = std::move(indexed[i]);
+  return {};
+}
+
 Result<std::optional<BlockLocation>> BlockWriter::Locate(const Id128& realm,
                                                          const Address& address) {
-  if (RealmWriter* writer = FindWriter(realm)) {
-    if (auto pending = writer->Find(address)) return std::move(pending->location);
-  }
   std::optional<BlockLocation> location;
-  CAIRN_TRY(deps_.lookup({&address, 1}, {&location, 1}));
+  CAIRN_TRY(LocateMany(realm, {&address, 1}, {&location, 1}));
   return location;
 }
 

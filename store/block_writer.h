@@ -52,7 +52,9 @@ class BlockWriter {
   // BlockStore's.
   Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm);
 
-  // Where a block is that a reader may ask for.
+  // Where blocks are that a reader may ask for; `found` is as long as `addresses`.
+  Status LocateMany(const Id128& realm, std::span<const Address> addresses,
+                    std::span<std::optional<BlockLocation>> found);
   Result<std::optional<BlockLocation>> Locate(const Id128& realm, const Address& address);
 
   RealmWriter* FindWriter(const Id128& realm);

@@ -14,15 +14,17 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
     : options_(options),
       packs_(options.fs, options.keys, options.dir, options.open_readers),
       quarantine_(Quarantine::Open(options.fs, options.dir + "/quarantine")),
-      reader_(
-          {.fs = options.fs,
-           .keys = options.keys,
-           .packs = packs_,
-           .quarantine = *quarantine_,
-           .clock = options.clock,
-           .cache_bytes = options.cache_bytes,
-           .locate = [this](const Id128& realm,
-                            const Address& address) { return writer_.Locate(realm, address); }}),
+      reader_({.fs = options.fs,
+               .keys = options.keys,
+               .packs = packs_,
+               .quarantine = *quarantine_,
+               .clock = options.clock,
+               .cache_bytes = options.cache_bytes,
+               .locate =
+                   [this](const Id128& realm, std::span<const Address> addresses,
+                          std::span<std::optional<BlockLocation>> found) {
+                     return writer_.LocateMany(realm, addresses, found);
+                   }}),
       writer_({.fs = options.fs,
                .keys = options.keys,
                .clock = options.clock,
@@ -44,7 +46,8 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
                    },
                .rebuild = [this] { return RebuildIndex(); }}) {}
 
-LocalBlockStore::~LocalBlockStore() = default;
+// The threads that read ahead use everything else.
+LocalBlockStore::~LocalBlockStore() { reader_.Close(); }
 
 Result<std::unique_ptr<LocalBlockStore>> LocalBlockStore::Open(
     const LocalBlockStoreOptions& options) {
@@ -216,6 +219,10 @@ std::vector<Result<Block>> LocalBlockStore::GetMany(const Id128& realm,
                                                     std::span<const BlockRef> refs,
                                                     const ReadOptions& options) {
   return reader_.GetMany(realm, refs, options);
+}
+
+void LocalBlockStore::Prefetch(const Id128& realm, std::span<const BlockRef> refs) {
+  reader_.Prefetch(realm, refs);
 }
 
 Status LocalBlockStore::Verify(const Id128& realm, const BlockRef& ref) {

@@ -65,6 +65,7 @@ class LocalBlockStore final : public BlockStore {
   Result<Block> Get(const Id128& realm, const BlockRef& ref) override;
   std::vector<Result<Block>> GetMany(const Id128& realm, std::span<const BlockRef> refs,
                                      const ReadOptions& options) override;
+  void Prefetch(const Id128& realm, std::span<const BlockRef> refs) override;
   Status Verify(const Id128& realm, const BlockRef& ref) override;
   BlockStoreStats Stats() override;
 

@@ -30,6 +30,9 @@ class ChainLayer final : public Layer {
   Result<std::vector<Segment>> Extents(InodeNumber ino, uint64_t offset,
                                        uint64_t length_bytes) const override;
   Status Read(const Segment& segment, uint64_t within, std::span<char> out) const override;
+  Status ReadMany(std::span<const Segment> segments, uint64_t offset, std::span<char> out,
+                  const ReadOptions& options) const override;
+  void Prefetch(std::span<const Segment> segments) const override;
 
   uint64_t generation() const override { return generation_; }
   Status ForEachDelta(

@@ -130,14 +130,14 @@ Result<size_t> FsView::Read(InodeNumber ino, uint64_t offset, std::span<char> ou
     std::fill(out.begin() + have, out.end(), '\0');
     return out.size();
   }
-  for (const Segment& segment : CAIRN_TRY(layer_->Extents(ino, offset, out.size()))) {
-    const std::span<char> piece = out.subspan(segment.offset - offset, segment.length_bytes);
-    if (segment.source == Segment::Source::kHole) {
-      std::fill(piece.begin(), piece.end(), '\0');
-    } else {
-      CAIRN_TRY(layer_->Read(segment, 0, piece));
-    }
+  const ReadAhead::Range ahead = read_ahead_->Note(ino, offset, out.size(), inode.size_bytes);
+  if (ahead.begin < ahead.end) {
+    // Before this read, so that both go on together. An error is left to who reads there.
+    const auto segments = layer_->Extents(ino, ahead.begin, ahead.end - ahead.begin);
+    if (segments) layer_->Prefetch(*segments);
   }
+  const std::vector<Segment> segments = CAIRN_TRY(layer_->Extents(ino, offset, out.size()));
+  CAIRN_TRY(layer_->ReadMany(segments, offset, out, {}));
   return out.size();
 }
 

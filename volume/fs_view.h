@@ -13,6 +13,7 @@
 #include "store/base/error.h"
 #include "volume/inode.h"
 #include "volume/layer.h"
+#include "volume/read_ahead.h"
 
 namespace cairn {
 
@@ -23,12 +24,14 @@ struct DirEntry {
   std::string name;
 };
 
-// Immutable handle (a layer and a hash seed); thread-safe. All errors carry the errno that Linux
-// would give.
+// Immutable handle (a layer and a hash seed) with a memory of what was read; thread-safe. All
+// errors carry the errno that Linux would give.
 class FsView {
  public:
-  FsView(std::shared_ptr<const Layer> layer, uint64_t hash_seed)
-      : layer_(std::move(layer)), hash_seed_(hash_seed) {}
+  // Views that share a ReadAhead see each other's reads (a volume's, one for each operation).
+  FsView(std::shared_ptr<const Layer> layer, uint64_t hash_seed,
+         std::shared_ptr<ReadAhead> read_ahead = std::make_shared<ReadAhead>())
+      : layer_(std::move(layer)), hash_seed_(hash_seed), read_ahead_(std::move(read_ahead)) {}
 
   Result<Inode> GetInode(InodeNumber ino) const;  // ENOENT
   Result<InodeNumber> Lookup(InodeNumber dir, std::string_view name)
@@ -37,7 +40,8 @@ class FsView {
   // not reported.
   Status ReadDir(InodeNumber dir, uint64_t after,
                  const std::function<bool(const DirEntry&)>& visit) const;
-  // Bytes read: fewer than out.size() only at the end of the file. Holes read as zeros.
+  // Bytes read: fewer than out.size() only at the end of the file. Holes read as zeros. A file that
+  // is read in order is read ahead.
   Result<size_t> Read(InodeNumber ino, uint64_t offset, std::span<char> out) const;
   Result<std::string> ReadLink(InodeNumber ino) const;
   Result<std::string> GetXattr(InodeNumber ino, std::string_view name) const;  // ENODATA
@@ -59,6 +63,7 @@ class FsView {
  private:
   std::shared_ptr<const Layer> layer_;
   uint64_t hash_seed_;
+  std::shared_ptr<ReadAhead> read_ahead_;
 };
 
 }  // namespace cairn

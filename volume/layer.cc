@@ -19,10 +19,19 @@ namespace {
 
 constexpr size_t kFirstBatch = 32;  // a small directory is one batch
 constexpr size_t kLargestBatch = 1024;
-constexpr int kStepsBeforeSeek = 8;  // extent keys to step over before a seek is cheaper
+constexpr size_t kReadTogetherBlocks = 64;  // 4 MiB of a file's windows
+constexpr int kStepsBeforeSeek = 8;         // extent keys to step over before a seek is cheaper
 
 bool IsExtentKey(std::string_view key) {
   return key.size() > 8 && static_cast<KeyKind>(key[8]) == KeyKind::kExtent;
+}
+
+Status CopyOut(const Block& block, uint64_t from, std::span<char> out) {
+  if (from > block->size() || out.size() > block->size() - from) {
+    return Err(ErrorCode::kDataLoss, "block is shorter than its extent");
+  }
+  std::copy_n(block->data() + from, out.size(), out.data());
+  return {};
 }
 
 // The tree's side of a scan: stands on the first key that is not an extent's.
@@ -247,17 +256,51 @@ Status ChainLayer::Read(const Segment& segment, uint64_t within, std::span<char>
       }
       return segment.payload->log->ReadPayload(*segment.payload, segment.source_offset + within,
                                                out);
-    case Segment::Source::kBlock: {
-      const Block block = CAIRN_TRY(store_.Get(realm_, segment.block));
-      const uint64_t from = segment.source_offset + within;
-      if (from > block->size() || out.size() > block->size() - from) {
-        return Err(ErrorCode::kDataLoss, "block is shorter than its extent");
-      }
-      std::copy_n(block->data() + from, out.size(), out.data());
-      return {};
-    }
+    case Segment::Source::kBlock:
+      return CopyOut(CAIRN_TRY(store_.Get(realm_, segment.block)), segment.source_offset + within,
+                     out);
   }
   return Err(ErrorCode::kInternal, "segment of unknown source");
+}
+
+Status ChainLayer::ReadMany(std::span<const Segment> segments, uint64_t offset, std::span<char> out,
+                            const ReadOptions& options) const {
+  for (size_t begin = 0; begin < segments.size();) {
+    std::vector<BlockRef> refs;
+    size_t end = begin;
+    for (; end < segments.size(); ++end) {
+      if (segments[end].source != Segment::Source::kBlock) continue;
+      if (!refs.empty() && refs.back() == segments[end].block) continue;
+      if (refs.size() == kReadTogetherBlocks) break;
+      refs.push_back(segments[end].block);
+    }
+    std::vector<Result<Block>> blocks;
+    if (!refs.empty()) blocks = store_.GetMany(realm_, refs, options);
+    size_t at = 0;
+    for (const Segment& segment : segments.subspan(begin, end - begin)) {
+      CAIRN_CHECK(segment.offset >= offset && segment.length_bytes <= out.size() &&
+                  segment.offset - offset <= out.size() - segment.length_bytes);
+      const std::span<char> piece = out.subspan(segment.offset - offset, segment.length_bytes);
+      if (segment.source != Segment::Source::kBlock) {
+        CAIRN_TRY(Read(segment, 0, piece));
+        continue;
+      }
+      if (segment.block != refs[at]) ++at;
+      if (!blocks[at]) return std::unexpected(blocks[at].error());
+      CAIRN_TRY(CopyOut(*blocks[at], segment.source_offset, piece));
+    }
+    begin = end;
+  }
+  return {};
+}
+
+void ChainLayer::Prefetch(std::span<const Segment> segments) const {
+  std::vector<BlockRef> refs;
+  for (const Segment& segment : segments) {
+    if (segment.source != Segment::Source::kBlock) continue;
+    if (refs.empty() || refs.back() != segment.block) refs.push_back(segment.block);
+  }
+  if (!refs.empty()) store_.Prefetch(realm_, refs);
 }
 
 Status ChainLayer::ForEachDelta(

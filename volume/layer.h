@@ -92,6 +92,14 @@ class Layer {
   // wrong.
   virtual Status Read(const Segment& segment, uint64_t within, std::span<char> out) const = 0;
 
+  // Fills `out`, whose first byte is the file's at `offset`, from segments that lie within it.
+  // Their blocks are read together.
+  virtual Status ReadMany(std::span<const Segment> segments, uint64_t offset, std::span<char> out,
+                          const ReadOptions& options) const = 0;
+
+  // Says that the segments' blocks will be read soon (BlockStore::Prefetch).
+  virtual void Prefetch(std::span<const Segment> segments) const = 0;
+
   // ---- this generation alone (for the sealer): frozen layers only ----
   virtual uint64_t generation() const = 0;
   virtual Status ForEachDelta(

@@ -160,8 +160,8 @@ class Sealer {
     if (kept.empty() || stored.size() + kept.size() > kMaxWindowSegments ||
         PinnedBytes(stored, kept) > kMaxWindowPinnedBytes) {
       // The whole window is written anew.
+      CAIRN_TRY(layer_.ReadMany(kept, window, buffer_, {.keep = false}));
       for (const Segment& piece : kept) {
-        CAIRN_TRY(ReadIntoBuffer(window, piece));
         fresh.push_back({static_cast<uint32_t>(piece.offset - window),
                          static_cast<uint32_t>(piece.offset - window + piece.length_bytes)});
       }

@@ -94,7 +94,7 @@ class VolumeImpl final : public Volume {
   uint64_t hash_seed() const override { return options_.hash_seed; }
   const Id128& id() const override { return options_.head.volume; }
   std::vector<InodeNumber> WritableOpens() override;
-  FsView View() override { return FsView(head_->current(), options_.hash_seed); }
+  FsView View() override { return FsView(head_->current(), options_.hash_seed, read_ahead_); }
   Head& head() override { return *head_; }
 
  private:
@@ -190,6 +190,7 @@ class VolumeImpl final : public Volume {
 
   Clock& clock_;
   VolumeOptions options_;  // constant after construction
+  const std::shared_ptr<ReadAhead> read_ahead_ = std::make_shared<ReadAhead>();
   std::unique_ptr<Head> head_;
 
   Gate gate_;
