@@ -111,6 +111,13 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
       *response.mutable_check() =
           ToView(CAIRN_TRY(services_.check(request.check().rebuild_index())), kMaxDamages);
       return response;
+    case Call::kCheckProgress:
+      *response.mutable_check_progress() = ToView(services_.check_progress());
+      return response;
+    case Call::kScrub:
+      *response.mutable_scrub() = ToView(
+          CAIRN_TRY(services_.scrub(request.scrub().action(), request.scrub().rate_bytes())));
+      return response;
     case Call::kStats:
       return Stats();
     case Call::kPing:

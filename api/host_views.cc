@@ -217,6 +217,73 @@ host::CheckInfo ToView(const CheckReport& report, size_t max_damages) {
   view.set_bytes(report.bytes);
   view.set_live_bytes(report.live_bytes);
   view.set_garbage_bytes(report.garbage_bytes);
+  if (report.index.packs_total > 0) {
+    auto& index = *view.mutable_index();
+    index.set_packs(report.index.packs);
+    index.set_packs_total(report.index.packs_total);
+    index.set_blocks(report.index.blocks);
+    for (const auto& left_out : report.index.left_out) {
+      auto& entry = *index.add_left_out();
+      entry.set_where(ToUtf8(left_out.where));
+      entry.set_why(ToUtf8(left_out.why));
+    }
+  }
+  return view;
+}
+
+host::CheckProgressInfo ToView(const CheckProgress& progress) {
+  host::CheckProgressInfo view;
+  view.set_phase(progress.phase);
+  view.set_done(progress.done);
+  view.set_total(progress.total);
+  view.set_blocks(progress.blocks);
+  return view;
+}
+
+std::string ScrubStateName(ScrubReport::State state) {
+  switch (state) {
+    case ScrubReport::State::kNever:
+      return "never";
+    case ScrubReport::State::kRunning:
+      return "running";
+    case ScrubReport::State::kStopped:
+      return "stopped";
+    case ScrubReport::State::kFinished:
+      return "finished";
+  }
+  return "";
+}
+
+host::ScrubInfo ToView(const ScrubReport& report) {
+  host::ScrubInfo view;
+  const catalog::ScrubPass& pass = report.pass;
+  view.set_state(ScrubStateName(report.state));
+  view.set_pass(pass.number());
+  view.set_started_ms(pass.started_ms());
+  view.set_ended_ms(pass.ended_ms());
+  view.set_rate_bytes(report.rate_bytes);
+  view.set_packs(pass.packs());
+  view.set_packs_total(report.pack_count);
+  view.set_blocks(pass.blocks());
+  view.set_bytes(pass.bytes());
+  view.set_damaged_blocks(pass.damaged_blocks());
+  view.set_damaged_garbage(pass.damaged_garbage());
+  view.set_unverified_packs(pass.unverified_packs());
+  for (const ScrubReport::Finding& finding : report.findings) {
+    auto& entry = *view.add_findings();
+    entry.set_where(ToUtf8(finding.where));
+    entry.set_what(ToUtf8(finding.what));
+    for (const std::string& owner : finding.owners) entry.add_owners(ToUtf8(owner));
+    entry.set_resolved(finding.resolved);
+  }
+  view.set_findings_left_off(pass.findings_left_off());
+  view.set_owners_known(report.owners_known);
+  view.set_last_pass(report.last.number());
+  view.set_last_ended_ms(report.last.ended_ms());
+  view.set_last_bytes(report.last.bytes());
+  view.set_last_damaged_blocks(report.last.damaged_blocks());
+  view.set_quarantined_blocks(report.quarantine.blocks);
+  view.set_quarantined_packs(report.quarantine.packs);
   return view;
 }
 

@@ -11,6 +11,7 @@
 #include "gc/check.h"
 #include "gc/collector.h"
 #include "gc/reaper.h"
+#include "gc/scrub.h"
 #include "volume/volume.h"
 
 namespace cairn {
@@ -30,6 +31,8 @@ host::CollectInfo ToView(const CollectReport& report);
 // At most `max_damages` of them; the count of the others is in the message.
 host::CheckInfo ToView(const CheckReport& report, size_t max_damages);
 host::ReapInfo ToView(const ReapPlan& plan);
+host::CheckProgressInfo ToView(const CheckProgress& progress);
+host::ScrubInfo ToView(const ScrubReport& report);
 
 host::CallError ToCallError(const Refusal& refusal);
 
@@ -39,5 +42,6 @@ std::string StateName(catalog::EnvironmentState state);
 std::string LifetimeName(catalog::Lifetime lifetime);
 std::string TurnStatusName(catalog::TurnStatus status);
 std::string DurabilityName(catalog::Durability durability);
+std::string ScrubStateName(ScrubReport::State state);
 
 }  // namespace cairn

@@ -12,6 +12,7 @@
 #include "gc/check.h"
 #include "gc/collector.h"
 #include "gc/reaper.h"
+#include "gc/scrub.h"
 #include "snapshot/snapshot_service.h"
 #include "snapshot/volume_manager.h"
 #include "store/base/clock.h"
@@ -40,6 +41,9 @@ struct ApiServices {
   std::function<Result<CheckReport>(bool rebuild_index)> check;
   std::function<host::StatsInfo()> stats;  // store and process; the catalog's counts are added here
   std::function<std::vector<LiveMount>()> mounts;
+  std::function<CheckProgress()> check_progress = {};
+  // `rate_bytes`: of START. STOP returns when the pass is at rest.
+  std::function<Result<ScrubReport>(host::ScrubAction action, uint64_t rate_bytes)> scrub = {};
 };
 
 }  // namespace cairn

@@ -23,6 +23,7 @@ std::string Number(uint64_t number);
 
 inline constexpr std::string_view kStoreMeta = "meta/store";
 inline constexpr std::string_view kSecrets = "meta/secrets";
+inline constexpr std::string_view kScrub = "meta/scrub";
 
 inline std::string Organization(std::string_view org) { return Join("org", org); }
 inline std::string ApiKey(std::string_view org, std::string_view key) {

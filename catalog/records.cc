@@ -63,6 +63,7 @@ constexpr Kind kKinds[] = {
 Status VerifyRecord(std::string_view key, std::string_view value) {
   if (key == keys::kStoreMeta) return Verify<catalog::StoreMeta>(key, value);
   if (key == keys::kSecrets) return Verify<catalog::ServerSecrets>(key, value);
+  if (key == keys::kScrub) return Verify<catalog::ScrubState>(key, value);
   const std::string_view first = key.substr(0, key.find('/'));
   for (const Kind& kind : kKinds) {
     if (kind.first_part == first) return kind.verify(key, value);

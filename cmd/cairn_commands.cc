@@ -536,26 +536,35 @@ void AddMaintenance(CLI::App& app, CommandContext& context) {
     Sends(verb, context, r, Record());
   }
   {
-    Request r = NewRequest();
-    r->mutable_check();
+    auto rebuild = std::make_shared<bool>(false);
     CLI::App* verb = app.add_subcommand(
         "check", "verify everything stored; exit code 5 when something is damaged");
-    Flag(
-        verb, "--rebuild-index", r,
-        [](host::HostRequest& q) { q.mutable_check()->set_rebuild_index(true); },
-        "rebuild the index from the packs first");
-    Sends(
-        verb, context, r,
-        [](const Message& message) {
-          const auto& report = static_cast<const host::CheckInfo&>(message);
-          if (report.damages_size() > 0)
-            PrintTable(message, "damages", {"structure", "where", "what", "owners"});
-          PrintRecord(message);
-          return kExitOk;
-        },
-        [](const host::HostResponse& response) {
-          return response.check().damages_size() > 0 ? kExitDataLoss : kExitOk;
-        });
+    verb->add_flag("--rebuild-index", *rebuild, "rebuild the index from the packs first");
+    verb->callback([&context, rebuild] {
+      context.action = [rebuild](CommandContext& ctx, HostClient& client) {
+        return Check(ctx, client, *rebuild);
+      };
+    });
+  }
+  {
+    auto arguments = std::make_shared<ScrubArguments>();
+    CLI::App* verb = app.add_subcommand(
+        "scrub", "verify every stored block in the background, or go on where it was stopped");
+    CLI::Option* rate =
+        verb->add_option("--rate-mb", arguments->rate_mb, "megabytes to read a second (20)")
+            ->check(CLI::Range(uint64_t{1}, uint64_t{1000000}));
+    CLI::Option* wait = verb->add_flag(
+        "--wait", arguments->wait, "return when it has ended; exit code 5 when it found damage");
+    CLI::Option* status =
+        verb->add_flag("--status", arguments->status, "show the one that runs, or the last result");
+    CLI::Option* stop = verb->add_flag("--stop", arguments->stop, "stop the one that runs");
+    status->excludes(rate)->excludes(wait)->excludes(stop);
+    stop->excludes(rate)->excludes(wait);
+    verb->callback([&context, arguments] {
+      context.action = [arguments](CommandContext& ctx, HostClient& client) {
+        return Scrub(ctx, client, *arguments);
+      };
+    });
   }
   {
     Request r = NewRequest();

@@ -25,6 +25,17 @@ void AddCommands(CLI::App& app, CommandContext& context);
 bool MakeCall(CommandContext& context, HostClient& client, host::HostRequest request,
               host::HostResponse* response, ExitCode* exit);
 
+// check: with lines of progress on stderr while it runs, unless `json`.
+ExitCode Check(CommandContext& context, HostClient& client, bool rebuild_index);
+
+struct ScrubArguments {
+  uint64_t rate_mb = 0;
+  bool wait = false;
+  bool status = false;
+  bool stop = false;
+};
+ExitCode Scrub(CommandContext& context, HostClient& client, const ScrubArguments& arguments);
+
 // `path` from the root, its parent's links resolved; the last component as it stands (it may be a
 // mount that does not answer).
 std::string AbsolutePath(const std::string& path);

@@ -9,6 +9,7 @@
 
 #include <filesystem>
 
+#include "api/host_views.h"
 #include "catalog/operations.h"
 #include "store/base/log.h"
 
@@ -90,6 +91,10 @@ Status Daemon::StartServices() {
     }
   });
   volumes_->Start();
+  ScrubOptions scrub;
+  // A decoded tree node outlives the block that it was read from.
+  scrub.distrusted = [this](const Id128& realm) { nodes_.EraseRealm(realm); };
+  scrubber_ = Scrubber::Start(*catalog_, *store_, clock, std::move(scrub));
   // What an earlier life published and did not move any more: in the background, since it reads all
   // those bytes.
   settle_thread_ = std::thread([this] {
@@ -144,8 +149,25 @@ Status Daemon::StartServers() {
     nodes_.EraseRealm(realm);
   };
   services_->check = [this](bool rebuild_index) {
-    return CheckStore(*catalog_, *store_, keys_, HostFileSystem(),
-                      {.rebuild_index = rebuild_index, .volumes_dir = directory_->VolumesDir()});
+    const auto tell = [this](const CheckProgress& progress) {
+      MutexLock lock(check_mutex_);
+      check_progress_ = progress;
+    };
+    auto report = CheckStore(*catalog_, *store_, keys_, HostFileSystem(),
+                             {.rebuild_index = rebuild_index,
+                              .volumes_dir = directory_->VolumesDir(),
+                              .progress = tell});
+    tell({});
+    return report;
+  };
+  services_->check_progress = [this] {
+    MutexLock lock(check_mutex_);
+    return check_progress_;
+  };
+  services_->scrub = [this](host::ScrubAction action, uint64_t rate_bytes) -> Result<ScrubReport> {
+    if (action == host::START) CAIRN_TRY(scrubber_->Begin(rate_bytes));
+    if (action == host::STOP) scrubber_->StopPass();
+    return scrubber_->Report();
   };
   services_->stats = [this] { return Stats(); };
   services_->mounts = [this] {
@@ -186,6 +208,14 @@ host::StatsInfo Daemon::Stats() {
   info.set_stored_bytes(stats.stored_bytes);
   info.set_raw_bytes(stats.raw_bytes);
   info.set_cache_bytes(stats.cache_bytes);
+  if (const auto scrub = scrubber_->Report()) {
+    info.set_scrub_state(ScrubStateName(scrub->state));
+    info.set_scrub_last_ended_ms(scrub->last.ended_ms());
+    info.set_scrub_last_bytes(scrub->last.bytes());
+    info.set_scrub_last_damaged_blocks(scrub->last.damaged_blocks());
+    info.set_quarantined_blocks(scrub->quarantine.blocks);
+    info.set_quarantined_packs(scrub->quarantine.packs);
+  }
   uint64_t journal_bytes = 0;
   std::error_code error;
   // Files come and go meanwhile: a number for people, not for decisions.
@@ -208,6 +238,7 @@ void Daemon::Stop() {
   if (volumes_ != nullptr) volumes_->EndImports();  // an import can take minutes
   if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) host_server_->Stop();
+  if (scrubber_ != nullptr) scrubber_->Stop();
   if (settle_thread_.joinable()) settle_thread_.join();
   if (volumes_ != nullptr) volumes_->Stop();
   const auto close = [](const char* what, const Status& closed) {

@@ -75,6 +75,9 @@ class Daemon {
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<Reaper> reaper_;
   std::unique_ptr<Collector> collector_;
+  std::unique_ptr<Scrubber> scrubber_;
+  Mutex check_mutex_;
+  CheckProgress check_progress_ GUARDED_BY(check_mutex_);  // of the check that runs
   std::thread settle_thread_;
   std::unique_ptr<ApiServices> services_;
   std::unique_ptr<HostApi> host_api_;

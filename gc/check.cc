@@ -58,7 +58,15 @@ class Checker {
 
   Result<CheckReport> Run() {
     CheckCatalog();
-    if (options_.rebuild_index) CAIRN_TRY(store_.RebuildIndex());
+    if (options_.rebuild_index) {
+      CAIRN_TRY(store_.SealOpenPacks());  // so that they are counted
+      report_.index = CAIRN_TRY(store_.RebuildIndex([&](const auto& so_far) {
+        Tell({.phase = "index",
+              .done = so_far.packs,
+              .total = so_far.packs_total,
+              .blocks = so_far.blocks});
+      }));
+    }
     {
       const WritersHeld held = CAIRN_TRY(store_.HoldWriters(kHoldTimeoutMs));
       CAIRN_TRY(store_.SealOpenPacks());
@@ -69,6 +77,7 @@ class Checker {
         Add("catalog", "roots", roots.error().ToString());
       } else {
         report_.roots = roots->roots.size();
+        Tell({.phase = "roots"});
         CAIRN_TRY(CheckRoots(*roots));
         CAIRN_TRY(CountSpace(*roots));
         NameOwners(*roots);
@@ -79,6 +88,10 @@ class Checker {
   }
 
  private:
+  void Tell(const CheckProgress& progress) {
+    if (options_.progress) options_.progress(progress);
+  }
+
   Damage& Add(std::string structure, std::string where, std::string what) {
     report_.damages.push_back({std::move(structure), std::move(where), std::move(what), {}});
     hurt_.emplace_back();
@@ -102,7 +115,9 @@ class Checker {
 
   Status CheckPacks() {
     const std::map<Id128, std::string> owner_of_pack = OwnersOfPacks();
-    for (const Id128& pack : store_.ListAllPacks()) {
+    const std::vector<Id128> packs = store_.ListAllPacks();
+    for (const Id128& pack : packs) {
+      Tell({.phase = "packs", .done = report_.packs, .total = packs.size()});
       ++report_.packs;
       const auto damages = CAIRN_TRY(store_.VerifyPack(pack));
       for (const StoreDamage& damage : damages) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,19 @@ struct CheckReport {
   std::vector<Damage> damages;
   uint64_t records = 0, roots = 0, blocks = 0, packs = 0, journals = 0, bytes = 0;
   uint64_t live_bytes = 0, garbage_bytes = 0;
+  LocalBlockStore::IndexRebuild index;  // when it was rebuilt
+};
+
+struct CheckProgress {
+  std::string phase;             // "index": being rebuilt; "packs": being verified; "roots"
+  uint64_t done = 0, total = 0;  // packs
+  uint64_t blocks = 0;           // of the packs that are done
 };
 
 struct CheckOptions {
   bool rebuild_index = false;  // first rebuild the index from the packs
   std::string volumes_dir;
+  std::function<void(const CheckProgress&)> progress = {};
 };
 
 // Reads everything; changes nothing (but the index when asked). Never stops at the first damage.

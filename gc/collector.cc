@@ -103,7 +103,9 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
       uint64_t live_bytes = 0;
       uint64_t garbage_bytes = 0;
       uint64_t garbage_blocks = 0;
+      uint64_t framed_bytes = kPackHeaderBytes;
       for (const auto& block : blocks) {
+        framed_bytes += PackEntry::FrameBytes(block.entry.stored_length);
         const bool keep = block.indexed_here && live.contains(block.entry.address);
         (keep ? live_bytes : garbage_bytes) += block.entry.stored_length;
         if (keep) continue;
@@ -112,6 +114,8 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
           CAIRN_TRY(store_.Condemn(block.entry.address, block.condemn_cycle, cycle));
         }
       }
+      // What an interrupted write left after the last frame, or between frames.
+      if (!pack.sealed) garbage_bytes += pack.file_bytes - std::min(pack.file_bytes, framed_bytes);
       report.live_bytes += live_bytes;
       report.garbage_bytes += garbage_bytes;
       report.garbage_blocks += garbage_blocks;

@@ -44,7 +44,10 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
                    [this](const Address& address, uint64_t condemn_cycle) {
                      return Condemn(address, condemn_cycle, 0);
                    },
-               .rebuild = [this] { return RebuildIndex(); }}) {}
+               .rebuild = [this]() -> Status {
+                 CAIRN_TRY(RebuildIndex());
+                 return {};
+               }}) {}
 
 // The threads that read ahead use everything else.
 LocalBlockStore::~LocalBlockStore() { reader_.Close(); }
@@ -100,14 +103,23 @@ Status LocalBlockStore::Recover() {
       packs_.Settle(it->second);
     }
   }
-  CAIRN_TRY(AddPacks(missing));
+  const IndexRebuild added = CAIRN_TRY(AddPacks(missing, {}));
+  if (added.packs_total > 0) {
+    LogInfo("packs_indexed", {{"packs", added.packs},
+                              {"of", added.packs_total},
+                              {"blocks", added.blocks},
+                              {"left_out", added.left_out.size()}});
+  }
   for (const QuarantinedFrame& frame : quarantine_->List()) {
     if (!packs_.Find(frame.pack)) quarantine_->ReleasePack(frame.pack);
   }
   return {};
 }
 
-Status LocalBlockStore::AddPacks(const std::vector<PackSet::PackFile>& files) {
+Result<LocalBlockStore::IndexRebuild> LocalBlockStore::AddPacks(
+    const std::vector<PackSet::PackFile>& files, const RebuildProgress& progress) {
+  IndexRebuild done;
+  done.packs_total = files.size();
   std::vector<Unindexed> packs;
   for (const PackSet::PackFile& file : files) {
     const auto reader = PackReader::Open(options_.fs, file.path, file.pack);
@@ -119,28 +131,38 @@ Status LocalBlockStore::AddPacks(const std::vector<PackSet::PackFile>& files) {
     }
     if (reader.error().code() == ErrorCode::kDataLoss && file.file_bytes <= kPackHeaderBytes) {
       LogInfo("interrupted_pack_removed", {{"pack", file.path}});
+      packs_.Remove(file.pack);
       CAIRN_TRY(packs_.Unlink(file.realm, file.pack));
       continue;
     }
-    if (reader.error().code() != ErrorCode::kDataLoss) return std::unexpected(reader.error());
-    LogError("data_loss", {{"pack", file.path}, {"what", reader.error().message()}});
-    packs_.AddDamaged(file);
+    if (!IsDamage(reader.error())) return std::unexpected(reader.error());
+    LeaveOut(file, reader.error().message(), done);
   }
   std::ranges::sort(packs, {}, [](const Unindexed& pack) {
     return std::tuple(pack.epoch, pack.created_ms, pack.file.pack);
   });
-  for (const Unindexed& pack : packs) CAIRN_TRY(AddOnePack(pack));
-  return {};
+  for (const Unindexed& pack : packs) {
+    const Status added = AddOnePack(pack, done);
+    if (!added && !IsDamage(added.error())) return std::unexpected(added.error());
+    if (!added) LeaveOut(pack.file, added.error().message(), done);
+    if (progress) progress(done);
+  }
+  return done;
 }
 
-Status LocalBlockStore::AddOnePack(const Unindexed& pack) {
+// The whole pack cannot be indexed: it stays where it is.
+void LocalBlockStore::LeaveOut(const PackSet::PackFile& file, const std::string& why,
+                               IndexRebuild& done) {
+  LogError("data_loss", {{"pack", file.path}, {"what", why}});
+  packs_.AddDamaged(file);
+  if (done.left_out.size() < IndexRebuild::kMaxLeftOut) done.left_out.push_back({file.path, why});
+}
+
+Status LocalBlockStore::AddOnePack(const Unindexed& pack, IndexRebuild& done) {
   const std::unique_ptr<PackReader> reader =
       CAIRN_TRY(PackReader::Open(options_.fs, pack.file.path, pack.file.pack));
   if (reader->header().realm != pack.file.realm) {
-    LogError("data_loss",
-             {{"pack", pack.file.path}, {"what", "pack lies in another realm's folder"}});
-    packs_.AddDamaged(pack.file);
-    return {};
+    return Err(ErrorCode::kDataLoss, "pack lies in another realm's folder");
   }
   const PackListing listing = CAIRN_TRY(ListPack(*reader));
   if (!listing.sealed) {
@@ -148,14 +170,25 @@ Status LocalBlockStore::AddOnePack(const Unindexed& pack) {
                                   {"blocks", listing.entries.size()},
                                   {"torn_bytes", listing.torn_bytes}});
     if (listing.entries.empty()) {
+      packs_.Remove(pack.file.pack);
       if (listing.torn_bytes == 0) return packs_.Unlink(pack.file.realm, pack.file.pack);
       return packs_.MoveToTrash(pack.file.realm, pack.file.pack, options_.clock.NowMs());
+    }
+    for (const PackScan::Hole& hole : listing.holes) {
+      if (done.left_out.size() >= IndexRebuild::kMaxLeftOut) break;
+      done.left_out.push_back({pack.file.path, fmt::format("{} bytes at {}: {}", hole.length_bytes,
+                                                           hole.offset, hole.what)});
     }
     CAIRN_TRY(reader->Sync());
   }
   const PackSummary summary =
       Summarize(reader->header(), listing.sealed, reader->file_bytes(), listing.entries);
   std::vector<PackEntry> trusted = listing.entries;
+  // The index's own damage is not the pack's.
+  const auto index_failed = [](const Error& error) {
+    return error.code() == ErrorCode::kDataLoss ? Error(ErrorCode::kUnavailable, error.ToString())
+                                                : error;
+  };
   std::optional<Error> failed;
   // A bad copy never takes the place of another one (docs/formats/quarantine.md, rule 5).
   std::erase_if(trusted, [&](const PackEntry& entry) {
@@ -164,9 +197,12 @@ Status LocalBlockStore::AddOnePack(const Unindexed& pack) {
     if (!other) failed = other.error();
     return other && other->has_value() && (*other)->pack != pack.file.pack;
   });
-  if (failed) return std::unexpected(*std::move(failed));
-  CAIRN_TRY(index_->AddPack(summary, reader->header().epoch, trusted));
+  if (failed) return std::unexpected(index_failed(*failed));
+  const Status added = index_->AddPack(summary, reader->header().epoch, trusted);
+  if (!added) return std::unexpected(index_failed(added.error()));
   packs_.Settle(summary);
+  ++done.packs;
+  done.blocks += trusted.size();
   return {};
 }
 
@@ -185,14 +221,16 @@ Status LocalBlockStore::LookUpIndex(std::span<const Address> addresses,
   return index_->GetMany(addresses, found);
 }
 
-Status LocalBlockStore::RebuildIndex() {
+Result<LocalBlockStore::IndexRebuild> LocalBlockStore::RebuildIndex(
+    const RebuildProgress& progress) {
   MutexLock lock(maintenance_mutex_);
-  return RebuildLocked();
+  return RebuildLocked(progress);
 }
 
 // Clear first, list then: a pack that is sealed meanwhile is in the list or is added by its writer
 // after the Clear.
-Status LocalBlockStore::RebuildLocked() {
+Result<LocalBlockStore::IndexRebuild> LocalBlockStore::RebuildLocked(
+    const RebuildProgress& progress) {
   WriterLock gate(index_gate_);
   index_whole_ = false;
   CAIRN_TRY(index_->Clear());
@@ -201,10 +239,11 @@ Status LocalBlockStore::RebuildLocked() {
     const auto known = packs_.Find(file.pack);
     if (known && !known->open) files.push_back(file);
   }
-  CAIRN_TRY(AddPacks(files));
+  IndexRebuild done = CAIRN_TRY(AddPacks(files, progress));
   index_whole_ = true;
-  LogInfo("index_rebuilt", {{"packs", files.size()}});
-  return {};
+  LogInfo("index_rebuilt",
+          {{"packs", done.packs}, {"blocks", done.blocks}, {"left_out", done.left_out.size()}});
+  return done;
 }
 
 Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginWrite(const Id128& realm) {

@@ -51,6 +51,11 @@ struct StoreDamage {
   std::string what;   // names the structure: "pack header: ...", "frame at 1234: ..."
   std::vector<Address> addresses =
       {};  // blocks that cannot be read because of it (none: nothing is lost)
+  // Of a pack's damage:
+  Id128 realm = {};
+  Id128 pack = {};
+  uint64_t offset = QuarantinedFrame::kWholePack;  // of the frame
+  bool whole_pack = false;                         // no block of the pack can be read
 };
 
 // Thread-safe. Outlives its sessions. Destroying it without Close leaves the packs as a kill would.
@@ -139,8 +144,22 @@ class LocalBlockStore final : public BlockStore {
 
   // ---- for a checker (store/store_check.cc) ----
 
-  // Deletes the index and builds it from the packs.
-  Status RebuildIndex();
+  struct IndexRebuild {
+    uint64_t packs_total = 0;
+    uint64_t packs = 0;   // indexed so far
+    uint64_t blocks = 0;  // of them
+    struct LeftOut {
+      std::string where;
+      std::string why;
+    };
+    std::vector<LeftOut> left_out = {};  // at most kMaxLeftOut packs and parts of packs
+    static constexpr size_t kMaxLeftOut = 1000;
+  };
+  using RebuildProgress = std::function<void(const IndexRebuild& so_far)>;
+  // Deletes the index and builds it from the packs alone. Reads that are not cached and writes wait
+  // meanwhile. What no pack says is lost with the old index: condemn cycles
+  // (docs/formats/index.md).
+  Result<IndexRebuild> RebuildIndex(const RebuildProgress& progress = {});
 
   std::vector<Id128> ListAllPacks();  // ascending
   // Header, footer, digest and every frame; with the realm's keys also tag, codec and address. An
@@ -155,10 +174,9 @@ class LocalBlockStore final : public BlockStore {
   class Verification {
    public:
     struct Step {
-      uint64_t bytes = 0;           // read
-      uint64_t blocks = 0;          // verified, good or not
-      uint64_t damaged_blocks = 0;  // of them
-      uint64_t damaged_garbage = 0;
+      uint64_t bytes = 0;            // read
+      uint64_t blocks = 0;           // verified, good or not
+      uint64_t damaged_garbage = 0;  // bad frames that nothing refers to
       std::vector<StoreDamage> damage;
       bool done = false;
       bool gone = false;  // with done
@@ -193,6 +211,10 @@ class LocalBlockStore final : public BlockStore {
     uint64_t places = 0;
   };
   Result<QuarantineCounts> CountQuarantine();
+  bool HasPack(const Id128& pack) { return packs_.Find(pack).has_value(); }
+  // Whether a read of the block would go to this place.
+  Result<bool> LiesAt(const Id128& realm, const Address& address, const Id128& pack,
+                      uint64_t offset);
   // Addresses that the index has in `pack`, at most `limit`.
   Result<std::vector<Address>> AddressesIn(const Id128& pack, size_t limit);
   // RocksDB's checksums; every entry agrees with its pack; every block of every pack is indexed.
@@ -207,11 +229,13 @@ class LocalBlockStore final : public BlockStore {
     int64_t created_ms = 0;
   };
   // Indexes the files in the order in which they were written.
-  Status AddPacks(const std::vector<PackSet::PackFile>& files);
-  Status AddOnePack(const Unindexed& pack);
+  Result<IndexRebuild> AddPacks(const std::vector<PackSet::PackFile>& files,
+                                const RebuildProgress& progress);
+  Status AddOnePack(const Unindexed& pack, IndexRebuild& done);
+  void LeaveOut(const PackSet::PackFile& file, const std::string& why, IndexRebuild& done);
   Status LookUpIndex(std::span<const Address> addresses,
                      std::span<std::optional<BlockLocation>> found);
-  Status RebuildLocked() REQUIRES(maintenance_mutex_);
+  Result<IndexRebuild> RebuildLocked(const RebuildProgress& progress) REQUIRES(maintenance_mutex_);
   Result<std::vector<PackBlock>> ListBlocksLocked(const Id128& pack, const PackReader& reader)
       REQUIRES(maintenance_mutex_);
   Result<PackSummary> CopyBlocksLocked(const PackReader& from, const std::vector<PackEntry>& blocks,

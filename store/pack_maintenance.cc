@@ -177,7 +177,7 @@ Result<LocalBlockStore::RewriteResult> LocalBlockStore::RewritePack(const Id128&
   if (!replaced) {
     if (replaced.error().code() == ErrorCode::kDataLoss) {
       // Whether the batch took is unknown: both files stay, and the index is built from them.
-      CAIRN_TRY(RebuildLocked());
+      CAIRN_TRY(RebuildLocked({}));
     } else if (change.replacement) {
       packs_.Remove(change.replacement->pack);
       IgnoreError(packs_.Unlink(realm, change.replacement->pack), "nothing refers to it");
@@ -261,7 +261,7 @@ Result<uint64_t> LocalBlockStore::DropRealm(const Id128& realm) {
   CAIRN_TRY(options_.fs.SyncDir(options_.dir + "/trash"));
   CAIRN_TRY(RemoveTree(options_.fs, packs_.RealmDir(realm)));
   CAIRN_TRY(options_.fs.SyncDir(options_.dir + "/packs"));
-  if (rebuild) CAIRN_TRY(RebuildLocked());
+  if (rebuild) CAIRN_TRY(RebuildLocked({}));
   LogInfo("realm_dropped", {{"realm", realm.ToHex()}, {"bytes", freed}});
   return freed;
 }

@@ -1,6 +1,7 @@
 // PackReader: reads and verifies one pack file, open, sealed or torn.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -27,6 +28,12 @@ struct PackScan {
   uint64_t torn_bytes = 0;  // after the last valid frame
   std::string torn_what;    // why they are not a frame
 };
+
+// Stored bytes are wrong, or their place does not read (EIO): damage of that place, not of the
+// machine.
+inline bool IsDamage(const Error& error) {
+  return error.code() == ErrorCode::kDataLoss || error.sys_errno() == EIO;
+}
 
 // Immutable after Open and Unlock; thread-safe then. Holds one open file, so it goes on reading a
 // pack that was renamed or removed meanwhile.

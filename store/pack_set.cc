@@ -223,6 +223,7 @@ Result<PackListing> ListPack(const PackReader& reader) {
   }
   PackScan scan = CAIRN_TRY(reader.Scan(std::nullopt));
   listing.entries = std::move(scan.entries);
+  listing.holes = std::move(scan.holes);
   listing.torn_bytes = scan.torn_bytes;
   return listing;
 }

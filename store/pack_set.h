@@ -96,6 +96,7 @@ class PackSet {
 struct PackListing {
   bool sealed = false;
   std::vector<PackEntry> entries;
+  std::vector<PackScan::Hole> holes;  // of a scan: damage between frames
   uint64_t torn_bytes = 0;
 };
 Result<PackListing> ListPack(const PackReader& reader);

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "store/block_codec.h"
 
@@ -16,11 +15,6 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kSkipBytes = 4096;
-
-// A place that cannot be read is damaged like one that reads wrong.
-bool IsDamage(const Error& error) {
-  return error.code() == ErrorCode::kDataLoss || error.sys_errno() == EIO;
-}
 
 }  // namespace
 

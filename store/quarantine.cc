@@ -83,6 +83,9 @@ std::unique_ptr<Quarantine> Quarantine::Open(FileSystem& fs, std::string path) {
 }
 
 Status Quarantine::Load() {
+  if (const std::string tmp = path_ + ".tmp"; CAIRN_TRY(fs_.Exists(tmp))) {
+    IgnoreError(fs_.Unlink(tmp), "the next replacement takes it");
+  }
   if (!CAIRN_TRY(fs_.Exists(path_))) return {};
   const std::string bytes = CAIRN_TRY(ReadWholeFile(fs_, path_, kMaxFileBytes));
   uint64_t bad = 0;

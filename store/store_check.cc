@@ -67,15 +67,16 @@ Result<std::unique_ptr<LocalBlockStore::Verification>> LocalBlockStore::BeginVer
 void LocalBlockStore::Verification::Judge(const PackVerifier::Fault& fault) {
   const Id128& realm = known_.summary.realm;
   const Id128& pack = known_.summary.pack;
-  StoreDamage damage{.where = store_.packs_.PathOf(realm, pack), .what = fault.what};
+  StoreDamage damage{.where = store_.packs_.PathOf(realm, pack),
+                     .what = fault.what,
+                     .realm = realm,
+                     .pack = pack,
+                     .whole_pack = fault.whole};
   if (fault.entry) {
-    ++step_.damaged_blocks;
-    store_.reader_.Distrust(realm, pack, fault.entry->offset, fault.entry->address);
-    const auto found = store_.writer_.Locate(realm, fault.entry->address);
-    const bool elsewhere = found && !(found->has_value() && (*found)->pack == pack &&
-                                      (*found)->entry.offset == fault.entry->offset);
-    if (elsewhere) {
-      --step_.damaged_blocks;
+    damage.offset = fault.entry->offset;
+    store_.reader_.Distrust(realm, pack, damage.offset, fault.entry->address);
+    const auto here = store_.LiesAt(realm, fault.entry->address, pack, damage.offset);
+    if (here && !*here) {
       ++step_.damaged_garbage;
       return;
     }
@@ -84,7 +85,6 @@ void LocalBlockStore::Verification::Judge(const PackVerifier::Fault& fault) {
     store_.reader_.Distrust(realm, pack, QuarantinedFrame::kWholePack, {});
     auto addresses = store_.AddressesIn(pack, SIZE_MAX);
     if (addresses) damage.addresses = *std::move(addresses);
-    step_.damaged_blocks += damage.addresses.size();
   }
   step_.damage.push_back(std::move(damage));
 }
@@ -160,12 +160,15 @@ Result<LocalBlockStore::QuarantineCounts> LocalBlockStore::CountQuarantine() {
       ++counts.packs;
       continue;
     }
-    const auto found = CAIRN_TRY(writer_.Locate(frame.realm, frame.address));
-    if (found && found->pack == frame.pack && found->entry.offset == frame.offset) {
-      ++counts.blocks;
-    }
+    if (CAIRN_TRY(LiesAt(frame.realm, frame.address, frame.pack, frame.offset))) ++counts.blocks;
   }
   return counts;
+}
+
+Result<bool> LocalBlockStore::LiesAt(const Id128& realm, const Address& address, const Id128& pack,
+                                     uint64_t offset) {
+  const auto found = CAIRN_TRY(writer_.Locate(realm, address));
+  return found && found->pack == pack && found->entry.offset == offset;
 }
 
 Result<std::vector<Address>> LocalBlockStore::AddressesIn(const Id128& pack, size_t limit) {

@@ -74,7 +74,8 @@ class ApiWorld : public ServiceWorld {
       return Result<CheckReport>(CheckReport{.damages = {{.structure = "frame",
                                                           .where = "pack",
                                                           .what = "bad",
-                                                          .owners = {"environment env_1"}}}});
+                                                          .owners = {"environment env_1"}}},
+                                             .index = {}});
     };
     services_->stats = [] { return host::StatsInfo(); };
     services_->mounts = [this] { return live_mounts_; };

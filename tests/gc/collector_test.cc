@@ -444,5 +444,22 @@ TEST_F(CollectorTest, CheckTakesNoJournalThatIsBeingWrittenForADamagedOne) {
   EXPECT_NE(Describe(*report).find("journal | " + journal), std::string::npos) << Describe(*report);
 }
 
+TEST_F(CollectorTest, TornTailOfAnInterruptedWriteIsFreed) {
+  const Tree tree = MakeTree(31, 3);
+  AddEnvironment(1, tree);
+  world_.Kill();
+  const std::string path = world_.PackPaths().at(0);
+  WriteHostFile(path, ReadHostFile(path) + SeededRandom(1).Bytes(500000));
+  world_.Open();
+  const uint64_t before = world_.store->Stats().pack_bytes;
+  const auto report = Collect({});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(report->packs_rewritten, 1u) << "most of it is no frame";
+  ASSERT_TRUE(Collect({.now = true}));
+  EXPECT_LT(world_.store->Stats().pack_bytes, before - 490000);
+  ExpectWhole(tree);
+  EXPECT_EQ(Describe(Check()), "");
+}
+
 }  // namespace
 }  // namespace cairn

@@ -41,6 +41,7 @@ class FaultyFileSystem::FaultyFile final : public File {
       MutexLock lock(fs_.mutex_);
       bool after = false;
       CAIRN_TRY(Begin(Call::kRead, after));
+      fs_.read_bytes_ += out.size();
     }
     return file_->ReadAt(offset, out);
   }
@@ -161,6 +162,11 @@ bool FaultyFileSystem::off() const {
 uint64_t FaultyFileSystem::calls(Call call) const {
   MutexLock lock(mutex_);
   return counts_[static_cast<size_t>(call)];
+}
+
+uint64_t FaultyFileSystem::read_bytes() const {
+  MutexLock lock(mutex_);
+  return read_bytes_;
 }
 
 uint64_t FaultyFileSystem::changing_calls() const {

@@ -59,6 +59,7 @@ class FaultyFileSystem final : public FileSystem {
   bool off() const;
   uint64_t calls(Call call) const;
   uint64_t changing_calls() const;
+  uint64_t read_bytes() const;  // that were asked for
 
   // Makes the host's files what a disk may hold after the power was cut, forgets all faults and
   // goes on.
@@ -119,6 +120,7 @@ class FaultyFileSystem final : public FileSystem {
   std::vector<Fault> faults_[kCallKinds] GUARDED_BY(mutex_);
   uint64_t counts_[kCallKinds] GUARDED_BY(mutex_) = {};
   uint64_t changing_ GUARDED_BY(mutex_) = 0;
+  uint64_t read_bytes_ GUARDED_BY(mutex_) = 0;
   uint64_t off_at_ GUARDED_BY(mutex_) = 0;
   bool off_ GUARDED_BY(mutex_) = false;
   int64_t space_left_ GUARDED_BY(mutex_) = -1;
