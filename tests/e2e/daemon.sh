@@ -49,13 +49,21 @@ stop_cleanly() {
   gone || fail "the daemon does not stop on SIGTERM"
 }
 kill_daemon() {
-  local pids
+  local pids pid killed=
   for _ in $(seq 100); do
     pids=$(daemon_pids)
     [ -n "$pids" ] || break
+    killed="$killed $pids"
     # shellcheck disable=SC2086
     kill -KILL $pids 2>/dev/null || true
     sleep 0.05
+  done
+  # A process that ends has no program any more before its sockets are closed.
+  for pid in $killed; do
+    for _ in $(seq 600); do
+      grep -q '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" 2>/dev/null || break
+      sleep 0.05
+    done
   done
   umount -l "$mnt" 2>/dev/null || true
 }
