@@ -14,6 +14,7 @@
 // but for raw.
 #include <fcntl.h>
 #include <liburing.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -369,6 +370,8 @@ void Main(int argc, char** argv) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
+  mallopt(M_TRIM_THRESHOLD, 32 << 20);  // as cairnd
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
   cairn::Main(argc, argv);
   return 0;
 }

@@ -34,9 +34,11 @@ struct IoRing::Impl {
     io_uring_queue_exit(&ring);
   }
 
-  // Submits and blocks for one completion, which it takes off the queue.
+  // Submits and blocks for one completion, which it takes off the queue. Submits first, though a
+  // completion may be there already: the disk works while the caller decrypts.
   io_uring_cqe Reap() {
     CAIRN_CHECK(in_flight > 0);
+    if (io_uring_sq_ready(&ring) > 0) io_uring_submit(&ring);  // what it refuses stays queued
     io_uring_cqe* cqe = nullptr;
     while (io_uring_peek_cqe(&ring, &cqe) != 0) {
       const int done = io_uring_submit_and_wait(&ring, 1);
