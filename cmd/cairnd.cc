@@ -114,8 +114,14 @@ int main(int argc, char** argv) {
   app.add_flag("--insecure-listen-anywhere", anywhere,
                "allow --listen to name more than this machine: HTTP is not encrypted, keys can be "
                "read on the way");
-  app.add_option("--master-key", options.master_key_file,
-                 "file of the master key (DATA/master.key)");
+  CLI::Option* key_file = app.add_option("--master-key", options.master_key_file,
+                                         "file of the master key (DATA/master.key)");
+  app.add_option("--master-key-command", options.master_key_command,
+                 "command that prints the master key, 64 hex digits; run by /bin/sh")
+      ->excludes(key_file);
+  app.add_flag("--adopt", options.adopt,
+               "serve a data directory that was copied or moved, as one of its own: only when the "
+               "one it came from is never served again, or the two are to go apart");
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->check(CLI::IsMember(levels));

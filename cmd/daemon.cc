@@ -32,7 +32,9 @@ Status Daemon::OpenStore() {
   directory_ = CAIRN_TRY(DataDirectory::Open({.fs = fs,
                                               .dir = options_.data_dir,
                                               .master_key_file = options_.master_key_file,
-                                              .create = true}));
+                                              .master_key_command = options_.master_key_command,
+                                              .create = true,
+                                              .adopt = options_.adopt}));
   auto catalog =
       LocalCatalog::Open(fs, directory_->master_key(),
                          {.dir = directory_->CatalogDir(), .create = !directory_->holds_data()});

@@ -29,7 +29,9 @@ namespace cairn {
 struct DaemonOptions {
   std::string data_dir;
   std::string socket_path = std::string(kDefaultHostSocket);
-  std::string master_key_file;  // empty: master.key in the data directory
+  std::string master_key_file;     // neither: master.key in the data directory
+  std::string master_key_command;  // prints the key
+  bool adopt = false;              // DataDirectoryOptions::adopt
   ListenAddress listen;
 };
 

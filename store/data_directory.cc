@@ -1,16 +1,14 @@
 // Opening: look at cairn.format (a newer or foreign directory is refused before anything is
-// written) -> flock LOCK, write the pid -> look again (it may have been initialised or upgraded
-// while we waited) -> master key -> open epoch + 1, durable. Initialising: folders, master.key,
-// then cairn.format, whose rename makes the directory ours; what a crash leaves before that is
-// recognised and completed. The lock is flock(2) on an open file description, so it ends with the
-// process however that dies, and a second opening in the same process is refused too. Keys and the
-// lock are opened by system calls: the file seam has no modes and locks.
+// written) -> flock LOCK -> look again (it may have been initialised or upgraded while we waited)
+// -> is it where it was served last, or a copy -> instance lock -> master key -> pid into LOCK ->
+// open epoch + 1, durable. Initialising: folders, master.key, then cairn.format, whose rename makes
+// the directory ours; what a crash leaves before that is recognised and completed. The lock is
+// flock(2) on an open file description, so it ends with the process however that dies, and a second
+// opening in the same process is refused too. Keys and the locks are opened by system calls: the
+// file seam has no modes and locks.
 #include "store/data_directory.h"
 
 #include <fcntl.h>
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,9 +21,12 @@
 #include <optional>
 #include <vector>
 
-#include "store/base/check.h"
 #include "store/base/hex.h"
+#include "store/base/key_check.h"
 #include "store/base/log.h"
+#include "store/base/random.h"
+#include "store/instance.h"
+#include "store/master_key.h"
 
 namespace cairn {
 namespace {
@@ -53,14 +54,15 @@ bool ParseNumber(std::string_view text, T& out) {
   return !text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
 }
 
-std::string KeyCheck(const Key256& key) {
-  static constexpr std::string_view kText = "cairn master key";
-  uint8_t mac[EVP_MAX_MD_SIZE];
-  unsigned int length = 0;
-  CAIRN_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                   reinterpret_cast<const uint8_t*>(kText.data()), kText.size(), mac,
-                   &length) != nullptr);
-  return HexEncode({reinterpret_cast<const char*>(mac), 8});
+std::string CheckOf(const Key256& key) { return HexEncode(KeyCheck(key)); }
+
+// An instance of its own counts on from a number that no other is likely to reach or to choose:
+// packs and nodes of two copies carry different epochs.
+uint64_t JumpedEpoch(uint64_t epoch) {
+  constexpr uint64_t kJump = 1 << 20;
+  uint32_t random = 0;
+  FillRandom(&random, sizeof random);
+  return epoch + kJump * (1 + random % kJump);
 }
 
 // nullopt: there is no cairn.format.
@@ -123,36 +125,6 @@ Status WritePid(const UniqueFd& lock, const std::string& dir) {
   return {};
 }
 
-Result<Key256> ReadMasterKey(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid() && errno == ENOENT) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "master key file " + path + " is missing: without it nothing here can be read");
-  }
-  if (!fd.valid()) return ErrErrno(errno, "open " + path);
-  struct stat st{};
-  if (fstat(fd.get(), &st) != 0) return ErrErrno(errno, "stat " + path);
-  if (!S_ISREG(st.st_mode) || (st.st_mode & 077) != 0 ||
-      (st.st_uid != geteuid() && st.st_uid != 0)) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "master key file " + path + " must be a file of this user's alone: chmod 600 it");
-  }
-  char text[66] = {};
-  const ssize_t got = pread(fd.get(), text, sizeof text, 0);
-  if (got < 0) return ErrErrno(errno, "read " + path);
-  const bool shape = got == 64 || (got == 65 && text[64] == '\n');
-  auto raw = shape ? HexDecode({text, 64})
-                   : Result<std::string>(Err(ErrorCode::kInvalidArgument, "wrong length"));
-  OPENSSL_cleanse(text, sizeof text);
-  if (!raw) {
-    return Err(ErrorCode::kInvalidArgument, "master key file " + path + " is not 64 hex digits");
-  }
-  Key256 key;
-  std::ranges::copy(*raw, key.begin());
-  OPENSSL_cleanse(raw->data(), raw->size());
-  return key;
-}
-
 }  // namespace
 
 std::string EncodeFormat(const DataDirectoryFormat& format) {
@@ -164,7 +136,10 @@ std::string EncodeFormat(const DataDirectoryFormat& format) {
   text += "\nro_compatible: " + std::to_string(format.ro_compatible);
   text += "\nincompatible: " + std::to_string(format.incompatible);
   text += "\nopen_epoch: " + std::to_string(format.open_epoch);
-  text += "\nmaster_key_check: " + format.master_key_check + "\n";
+  text += "\nmaster_key_check: " + format.master_key_check;
+  if (!format.instance.is_zero()) text += "\ninstance: " + format.instance.ToHex();
+  if (!format.home.empty()) text += "\nhome: " + format.home;
+  text += "\n";
   text += "checksum: " + Checksum(text) + "\n";
   return text;
 }
@@ -204,6 +179,12 @@ Result<DataDirectoryFormat> DecodeFormat(std::string_view text) {
   if (sum_covers.empty() || lines["checksum"] != Checksum(sum_covers)) return Damaged("checksum");
   const auto store = Id128::FromHex(lines["store"]);
   format.master_key_check = lines["master_key_check"];
+  format.home = lines["home"];
+  if (const std::string& text_of = lines["instance"]; !text_of.empty()) {
+    const auto instance = Id128::FromHex(text_of);
+    if (!instance) return Damaged("a field does not parse");
+    format.instance = *instance;
+  }
   if (!store || format.master_key_check.size() != 16 ||
       !ParseNumber(lines["compatible"], format.compatible) ||
       !ParseNumber(lines["ro_compatible"], format.ro_compatible) ||
@@ -236,42 +217,64 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
   }
   CAIRN_TRY(fs.MakeDir(dir));
 
-  std::unique_ptr<DataDirectory> out(new DataDirectory());
-  out->dir_ = dir;
+  std::unique_ptr<DataDirectory> out(new DataDirectory(dir));
   out->lock_ = CAIRN_TRY(Lock(dir));
   std::optional<DataDirectoryFormat> format = CAIRN_TRY(ReadFormat(fs, dir));
   const bool fresh = !format.has_value();
-  const std::string key_path =
-      options.master_key_file.empty() ? dir + "/master.key" : options.master_key_file;
+  const std::string home = CAIRN_TRY(HomeOf(dir, options.machine_id_file));
   if (fresh) {
     CAIRN_TRY(CheckMayInitialise(fs, dir));
+  } else if (!format->instance.is_zero()) {
+    const bool moved = !SameHome(format->home, home);
+    if (!moved || !options.adopt) {
+      out->instance_lock_ = CAIRN_TRY(LockInstance(format->instance));
+    }
+    if (moved && !options.adopt) {
+      return Err(ErrorCode::kFailedPrecondition,
+                 dir +
+                     " was copied or moved since it was served last, or came to another machine. "
+                     "Two that are served at once go apart for good: when the other one is never "
+                     "served again, or this one is to be on its own, start with --adopt");
+    }
+    if (moved) format->instance = {};
+  }
+  if (!fresh && format->instance.is_zero()) format->open_epoch = JumpedEpoch(format->open_epoch);
+  const bool own_key = options.master_key_file.empty() && options.master_key_command.empty();
+  const MasterKeySource source{.file = own_key ? dir + "/master.key" : options.master_key_file,
+                               .command = options.master_key_command};
+  if (fresh) {
     for (const std::string_view folder : kFolders) {
       CAIRN_TRY(fs.MakeDir(dir + "/" + std::string(folder)));
     }
-    if (options.master_key_file.empty() && !CAIRN_TRY(fs.Exists(key_path))) {
+    if (own_key && !CAIRN_TRY(fs.Exists(source.file))) {
       Key256 key = RandomKey();
-      const std::string hex =
-          HexEncode({reinterpret_cast<const char*>(key.data()), key.size()}) + "\n";
+      const Status written = WriteMasterKeyFile(fs, source.file, key);
       WipeKey(key);
-      CAIRN_TRY(WriteFileAtomically(fs, key_path, hex));
+      if (!written) return std::unexpected(written.error());
     }
-    format = DataDirectoryFormat{.version = kVersion,
-                                 .min_reader = kVersion,
-                                 .store = Id128::Random(),
-                                 .master_key_check = {}};
+    format =
+        DataDirectoryFormat{.version = kVersion, .min_reader = kVersion, .store = Id128::Random()};
   }
-  out->master_key_ = CAIRN_TRY(ReadMasterKey(key_path));
+  out->master_key_ = CAIRN_TRY(ReadMasterKey(source));
+  const std::string check = CheckOf(out->master_key_);
   if (fresh) {
-    format->master_key_check = KeyCheck(out->master_key_);
-  } else if (format->master_key_check != KeyCheck(out->master_key_)) {
+    format->master_key_check = check;
+  } else if (check != format->master_key_check) {
     return Err(ErrorCode::kFailedPrecondition,
-               "master key file " + key_path + " is of another data directory than " + dir);
+               "the master key (" +
+                   (source.command.empty() ? source.file : std::string("from the command")) +
+                   ") is of another data directory than " + dir);
   }
   // The index is made after the catalog, packs and volumes even later.
   for (const std::string_view folder : {"index", "packs", "trash", "volumes"}) {
     const std::string path = dir + "/" + std::string(folder);
     if (CAIRN_TRY(fs.Exists(path)) && !CAIRN_TRY(fs.List(path)).empty()) out->holds_data_ = true;
   }
+  if (format->instance.is_zero()) {
+    format->instance = Id128::Random();
+    out->instance_lock_ = CAIRN_TRY(LockInstance(format->instance));
+  }
+  format->home = home;
   CAIRN_TRY(WritePid(out->lock_, dir));
   ++format->open_epoch;
   CAIRN_TRY(WriteFileAtomically(fs, dir + "/cairn.format", EncodeFormat(*format)));
@@ -283,6 +286,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
     LogInfo("data_directory_created", {{"dir", dir}, {"store", format->store.ToHex()}});
   }
   out->store_ = format->store;
+  out->instance_ = format->instance;
   out->open_epoch_ = format->open_epoch;
   return out;
 }

@@ -14,48 +14,6 @@
 
 namespace cairn {
 
-struct DataDirectoryOptions {
-  FileSystem& fs;
-  std::string dir;
-  std::string master_key_file;  // empty: master.key in the directory, created with it
-  bool create = true;           // initialise an absent or empty directory
-};
-
-// Move-only owner of the lock, which it holds until it is destroyed. Immutable, thread-safe.
-class DataDirectory {
- public:
-  // Locks the directory and counts the opening, durably. Errors, all of which leave the directory
-  // as it was:
-  //   NotFound            there is none and `create` is off
-  //   FailedPrecondition  another process serves it (its pid is in the message); its format is
-  //   newer; the master key is
-  //                       missing, another one, or readable by others
-  //   InvalidArgument     a foreign directory: not empty and no data directory of ours; a malformed
-  //   key file DataLoss            cairn.format is damaged
-  static Result<std::unique_ptr<DataDirectory>> Open(const DataDirectoryOptions& options);
-  ~DataDirectory();
-  DataDirectory(const DataDirectory&) = delete;
-  DataDirectory& operator=(const DataDirectory&) = delete;
-
-  const std::string& dir() const { return dir_; }
-  const Id128& store() const { return store_; }
-  uint64_t open_epoch() const { return open_epoch_; }
-  const Key256& master_key() const { return master_key_; }
-  // Something was stored here by an earlier opening, so that there must be a catalog.
-  bool holds_data() const { return holds_data_; }
-  std::string CatalogDir() const { return dir_ + "/catalog"; }
-  std::string VolumesDir() const { return dir_ + "/volumes"; }
-
- private:
-  DataDirectory() = default;
-  UniqueFd lock_;
-  std::string dir_;
-  Id128 store_;
-  uint64_t open_epoch_ = 0;
-  bool holds_data_ = false;
-  Key256 master_key_{};
-};
-
 // The lines of cairn.format.
 struct DataDirectoryFormat {
   uint32_t version = 1;
@@ -65,8 +23,65 @@ struct DataDirectoryFormat {
   uint64_t ro_compatible = 0;
   uint64_t incompatible = 0;
   uint64_t open_epoch = 0;
-  std::string master_key_check;  // 16 hex digits
+  std::string master_key_check = {};  // 16 hex digits
+  Id128 instance = {};                // zero: the next opening gives it one
+  std::string home = {};              // HomeOf; empty: unknown, or not served since it was copied
 };
+
+struct DataDirectoryOptions {
+  FileSystem& fs;
+  std::string dir;
+  // Where the master key comes from. Neither: master.key in the directory, created with it.
+  std::string master_key_file = {};
+  std::string master_key_command = {};
+  bool create = true;  // initialise an absent or empty directory
+  bool adopt = false;  // serve a directory that was copied or moved, as an instance of its own
+  std::string machine_id_file = "/etc/machine-id";
+};
+
+// Owner of the locks, which it holds until it is destroyed. Immutable, thread-safe.
+class DataDirectory {
+ public:
+  // Locks the directory and counts the opening, durably. Errors, all of which leave the directory
+  // as it was:
+  //   NotFound            there is none and `create` is off
+  //   FailedPrecondition  another process serves it, or one that it is a copy of (its pid is in the
+  //                       message); it was copied or moved and `adopt` is off; its format is newer;
+  //                       the master key is missing, another one, or readable by others; the master
+  //                       key command failed
+  //   InvalidArgument     a foreign directory: not empty and no data directory of ours; a malformed
+  //                       master key
+  //   Unavailable         the master key command took too long
+  //   DataLoss            cairn.format is damaged
+  static Result<std::unique_ptr<DataDirectory>> Open(const DataDirectoryOptions& options);
+  ~DataDirectory();
+  DataDirectory(const DataDirectory&) = delete;
+  DataDirectory& operator=(const DataDirectory&) = delete;
+
+  const std::string& dir() const { return dir_; }
+  const Id128& store() const { return store_; }
+  const Id128& instance() const { return instance_; }
+  uint64_t open_epoch() const { return open_epoch_; }
+  // Something was stored here by an earlier opening, so that there must be a catalog.
+  bool holds_data() const { return holds_data_; }
+  std::string CatalogDir() const { return dir_ + "/catalog"; }
+  std::string VolumesDir() const { return dir_ + "/volumes"; }
+
+  const Key256& master_key() const { return master_key_; }
+
+ private:
+  explicit DataDirectory(std::string dir) : dir_(std::move(dir)) {}
+
+  const std::string dir_;
+  UniqueFd lock_;
+  UniqueFd instance_lock_;
+  Id128 store_;
+  Id128 instance_;
+  uint64_t open_epoch_ = 0;
+  bool holds_data_ = false;
+  Key256 master_key_{};
+};
+
 std::string EncodeFormat(const DataDirectoryFormat& format);
 // FailedPrecondition: made for a newer program (the message says how new). DataLoss: damaged.
 Result<DataDirectoryFormat> DecodeFormat(std::string_view text);

@@ -1,5 +1,5 @@
 # Sourced by end-to-end tests: one daemon in a temporary directory, found and ended by pid, nothing left behind.
-#   build, work, data, mnt; serve; stop_cleanly; kill_daemon; cairn ARGS...; expect GOT WANTED WHAT; fail TEXT
+#   build, work, data, mnt; serve; stop_cleanly; stop_served; kill_daemon; cairn ARGS...; expect GOT WANTED WHAT; fail TEXT
 # shellcheck shell=bash disable=SC2034  # work, data, mnt are for the sourcing test
 set -Eeuo pipefail
 build=$(readlink -f "$1")
@@ -47,6 +47,17 @@ serve() { start "$@" || fail "the daemon does not serve"; }
 stop_cleanly() {
   kill -TERM "$(cairn ping | jq -r .pid)"
   gone || fail "the daemon does not stop on SIGTERM"
+}
+stop_served() { # the one on this socket, while others go on
+  local pid keeper
+  pid=$(cairn ping | jq -r .pid)
+  keeper=$(awk '/^PPid:/ {print $2}' "/proc/$pid/status")
+  kill -TERM "$pid"
+  for _ in $(seq 600); do
+    kill -0 "$pid" 2>/dev/null || kill -0 "$keeper" 2>/dev/null || return 0
+    sleep 0.05
+  done
+  fail "the daemon does not stop on SIGTERM"
 }
 kill_daemon() {
   local pids pid killed=

@@ -12,7 +12,7 @@ flip() { # flip FILE OFFSET: changes one bit
   byte=$(od -An -tu1 -j "$2" -N 1 "$1" | tr -d ' ')
   printf "%b" "\\x$(printf '%02x' $((byte ^ (1 << (RANDOM % 8)))))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
-fresh() { # the prepared directory again
+fresh() { # the prepared directory again: a copy, so it is to be adopted
   kill_daemon
   rm -rf "$data"
   cp -a "$work/$1" "$data"
@@ -76,7 +76,7 @@ cp -a "$data" "$work/unsealed"
 
 # ---- pack frame of a file ----
 fresh sealed
-serve
+serve --adopt
 cairn resume "$env" --memory "$work/out" --vmstate "$work/out_state" >/dev/null
 cairn mount "$env" "$mnt" >/dev/null
 sha256sum "$w/small" "$w/medium" "$w/large" "$w/outputs/artifact" >"$work/sums"
@@ -87,7 +87,7 @@ read -r path at < <(frame 1 65536) # a data block of a whole window: of the larg
 [ -n "$path" ] || fail "no data frame found"
 pack=$(basename "$path")
 flip "$path" $((at + 64 + RANDOM % 60000))
-serve
+serve --adopt
 found=$(damage_of)
 hurt=$(grep -oE "$env /workspace/(large|medium)" <<<"$found" | head -1 | sed 's:.*/::')
 [ -n "$hurt" ] || fail "no file is named: $found"
@@ -104,7 +104,7 @@ echo "ok   frame: EIO to its file alone, owner named, daemon goes on"
 fresh sealed
 read -r path at < <(frame 1 65536)
 flip "$path" $((16 + RANDOM % 16))
-serve
+serve --adopt
 named "$(damage_of)" "pack header" "$(basename "$path")" "organization $org"
 echo "ok   pack header"
 
@@ -112,7 +112,7 @@ echo "ok   pack header"
 fresh sealed
 read -r path at < <(frame 1 65536)
 flip "$path" $(($(size "$path") - 120))
-serve
+serve --adopt
 named "$(damage_of)" "pack footer" "$(basename "$path")" "organization $org"
 echo "ok   pack footer"
 
@@ -120,7 +120,7 @@ echo "ok   pack footer"
 fresh sealed
 read -r path at < <(frame 2 0)
 flip "$path" $((at + 64 + RANDOM % 100))
-serve
+serve --adopt
 named "$(damage_of)" frame "$(basename "$path")" "$env|$snapshot|$turn|art_"
 echo "ok   tree node"
 
@@ -129,7 +129,7 @@ fresh sealed
 sst=$(find "$data/index" -name '*.sst' -printf '%s %p\n' | sort -rn | head -1 | cut -d' ' -f2)
 if [ -n "$sst" ]; then
   flip "$sst" $((RANDOM % ($(size "$sst") / 2)))
-  if start; then
+  if start --adopt; then
     if cairn check >"$work/check" 2>&1; then
       grep -q "index" "$work/log" || fail "a damaged index is neither found nor rebuilt"
     else
@@ -151,7 +151,7 @@ sst=$(find "$data/catalog" -name '*.sst' -printf '%s %p\n' | sort -rn | head -1 
 [ -n "$sst" ] || fail "no catalog table to damage"
 flip "$sst" $((RANDOM % ($(size "$sst") / 2)))
 : >"$work/log"
-if start; then
+if start --adopt; then
   named "$(damage_of)" catalog "$(basename "$sst")|org_|env|session|snapshot"
 else
   named "$(cat "$work/log")" "catalog" "$(basename "$sst")" "backup"
@@ -163,7 +163,7 @@ for gone in catalog catalog/db catalog/db/CURRENT; do
   fresh sealed
   rm -rf "${data:?}/$gone"
   : >"$work/log"
-  ! start || fail "a directory without $gone is served as if it were new"
+  ! start --adopt || fail "a directory without $gone is served as if it were new"
   named "$(cat "$work/log")" "catalog" "backup"
 done
 echo "ok   no catalog"
@@ -172,7 +172,7 @@ echo "ok   no catalog"
 fresh unsealed
 journal=$(find "$data/volumes" -name '*.journal' -printf '%s %T@ %p\n' | sort -k2 -rn | awk '$1 > 8192 {print $3; exit}')
 flip "$journal" $((6000 + RANDOM % 20000))
-serve
+serve --adopt
 found=$(damage_of)
 named "$found" journal "$(basename "$journal")" "environment $env"
 code=0

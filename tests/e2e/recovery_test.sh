@@ -10,8 +10,8 @@ keep() { # keep NAME: the stopped data directory as it is
 }
 fresh() { # fresh NAME: that directory again
   kill_daemon
-  rm -rf "$data"
-  cp -a "$work/$1" "$data"
+  find "${data:?}" -mindepth 1 -delete # the folder itself stays: another one would be a copy, and fenced
+  cp -a "$work/$1/." "$data"
   : >"$work/log"
 }
 clean() { # everything reads and check finds nothing

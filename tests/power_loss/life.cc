@@ -15,8 +15,9 @@ Result<std::unique_ptr<Life>> Life::Begin(FileSystem& fs, const std::string& dir
                                           rocksdb::Env* env) {
   std::unique_ptr<Life> life(new Life(fs));
   Clock& clock = SystemClock();
+  // What a recorded disk is played back to is a copy.
   life->directory =
-      CAIRN_TRY(DataDirectory::Open({.fs = fs, .dir = dir, .master_key_file = {}, .create = true}));
+      CAIRN_TRY(DataDirectory::Open({.fs = fs, .dir = dir, .create = true, .adopt = true}));
   life->catalog = CAIRN_TRY(
       LocalCatalog::Open(fs, life->directory->master_key(),
                          {.dir = life->directory->CatalogDir(), .create = true, .env = env}));

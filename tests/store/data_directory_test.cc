@@ -143,8 +143,11 @@ TEST(DataDirectory, DataWithoutFormatFileIsRefused) {
 }
 
 TEST(DataDirectory, EveryFlippedBitOfTheFormatIsFound) {
-  const std::string good = EncodeFormat(
-      {.store = BaseRealm(), .open_epoch = 17, .master_key_check = "0123456789abcdef"});
+  const std::string good = EncodeFormat({.store = BaseRealm(),
+                                         .open_epoch = 17,
+                                         .master_key_check = "0123456789abcdef",
+                                         .instance = BaseRealm(),
+                                         .home = "- 1.000000002"});
   ASSERT_TRUE(DecodeFormat(good).has_value());
   for (size_t bit = 0; bit < good.size() * 8; ++bit) {
     std::string bad = good;
@@ -202,10 +205,114 @@ TEST(DataDirectory, MasterKeyMayLieElsewhere) {
   EXPECT_EQ((*opened)->master_key()[0], 0xaa);
 }
 
+TEST(DataDirectory, MasterKeyMayComeFromACommand) {
+  TempDir temp;
+  const auto open = [&](const std::string& command) {
+    return DataDirectory::Open(
+        {.fs = HostFileSystem(), .dir = temp / "d", .master_key_command = command});
+  };
+  {
+    const auto opened = open("printf '%064d' 7");
+    ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
+    EXPECT_FALSE(std::filesystem::exists(temp / "d/master.key"));
+    EXPECT_EQ((*opened)->master_key()[31], 0x07);
+  }
+  EXPECT_EQ(open("printf '%064d' 8").error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(open("exit 1").error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_TRUE(open("printf '%064d' 7"));
+}
+
+TEST(DataDirectory, ACopyOfOneThatIsServedIsRefusedWithThePidAndThePathOfTheOther) {
+  TempDir temp;
+  const auto first = OpenDir(temp / "d");
+  ASSERT_TRUE(first.has_value());
+  std::filesystem::copy(temp / "d", temp / "copy", std::filesystem::copy_options::recursive);
+  const auto before = Snapshot(temp / "copy");
+  const auto second = OpenDir(temp / "copy");
+  ASSERT_FALSE(second.has_value());
+  EXPECT_EQ(second.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_NE(second.error().message().find("process " + std::to_string(getpid())), std::string::npos)
+      << second.error().message();
+  EXPECT_NE(second.error().message().find(" in " + temp / "d"), std::string::npos)
+      << second.error().message();
+  EXPECT_EQ(Snapshot(temp / "copy"), before);
+}
+
+TEST(DataDirectory, ACopyIsRefusedUntilItIsAdoptedAsAnInstanceOfItsOwn) {
+  TempDir temp;
+  Id128 store;
+  Id128 instance;
+  uint64_t epoch = 0;
+  {
+    const auto opened = OpenDir(temp / "d");
+    ASSERT_TRUE(opened.has_value());
+    store = (*opened)->store();
+    instance = (*opened)->instance();
+    epoch = (*opened)->open_epoch();
+  }
+  std::filesystem::copy(temp / "d", temp / "copy", std::filesystem::copy_options::recursive);
+  const auto refused = OpenDir(temp / "copy");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_NE(refused.error().message().find("--adopt"), std::string::npos);
+  const auto original = OpenDir(temp / "d");  // goes on as ever
+  ASSERT_TRUE(original.has_value()) << original.error().ToString();
+  EXPECT_EQ((*original)->instance(), instance);
+  EXPECT_EQ((*original)->open_epoch(), epoch + 1);
+  {
+    const auto adopted =
+        DataDirectory::Open({.fs = HostFileSystem(), .dir = temp / "copy", .adopt = true});
+    ASSERT_TRUE(adopted.has_value()) << adopted.error().ToString();
+    EXPECT_EQ((*adopted)->store(), store);
+    EXPECT_NE((*adopted)->instance(), instance);
+    EXPECT_GE((*adopted)->open_epoch(), epoch + (1 << 20));
+  }
+  EXPECT_TRUE(OpenDir(temp / "copy").has_value()) << "it is at home now";
+}
+
+TEST(DataDirectory, ARenamedDirectoryIsNoCopy) {
+  TempDir temp;
+  ASSERT_TRUE(OpenDir(temp / "d").has_value());
+  std::filesystem::rename(temp / "d", temp / "e");
+  const auto opened = OpenDir(temp / "e");
+  EXPECT_TRUE(opened.has_value()) << opened.error().ToString();
+}
+
+TEST(DataDirectory, AnotherMachineIsRefusedAndAnUnknownOneIsNot) {
+  TempDir temp;
+  const auto open = [&](const std::string& machine, bool adopt = false) {
+    WriteHostFile(temp / "machine-id", machine);
+    return DataDirectory::Open({.fs = HostFileSystem(),
+                                .dir = temp / "d",
+                                .adopt = adopt,
+                                .machine_id_file = temp / "machine-id"});
+  };
+  const std::string one(32, '1');
+  const std::string two(32, '2');
+  Id128 instance;
+  {
+    const auto opened = open(one + "\n");
+    ASSERT_TRUE(opened.has_value());
+    instance = (*opened)->instance();
+  }
+  EXPECT_EQ(open(two).error().code(), ErrorCode::kFailedPrecondition);
+  {
+    const auto same = open(one);
+    ASSERT_TRUE(same.has_value()) << "a machine that it did not move to changes nothing";
+    EXPECT_EQ((*same)->instance(), instance);
+  }
+  {
+    const auto adopted = open(two, true);
+    ASSERT_TRUE(adopted.has_value()) << adopted.error().ToString();
+    EXPECT_NE((*adopted)->instance(), instance);
+  }
+  EXPECT_TRUE(open("").has_value()) << "an image without a machine id";
+}
+
 TEST(DataDirectory, AbsentOneIsNotCreatedUnlessAsked) {
   TempDir temp;
-  const auto opened = DataDirectory::Open(
-      {.fs = HostFileSystem(), .dir = temp / "d", .master_key_file = {}, .create = false});
+  const auto opened =
+      DataDirectory::Open({.fs = HostFileSystem(), .dir = temp / "d", .create = false});
   EXPECT_EQ(opened.error().code(), ErrorCode::kNotFound);
   EXPECT_FALSE(std::filesystem::exists(temp / "d"));
 }
@@ -215,7 +322,7 @@ TEST(DataDirectory, InitialisationCutOffAtAnyStepIsCompleted) {
     TempDir temp;
     FaultyFileSystem fs(temp / "scratch");
     SeededRandom random(step);
-    const DataDirectoryOptions options{.fs = fs, .dir = temp / "d", .master_key_file = {}};
+    const DataDirectoryOptions options{.fs = fs, .dir = temp / "d"};
     fs.PowerOffAfter(step);
     const bool done = DataDirectory::Open(options).has_value();
     const bool off = fs.off();
