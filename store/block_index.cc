@@ -9,6 +9,7 @@
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
 #include <rocksdb/filter_policy.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <xxhash.h>
@@ -153,6 +154,16 @@ Error FromRocks(const rocksdb::Status& status) {
   return Error(ErrorCode::kDataLoss, "block index: " + status.ToString());
 }
 
+// After a full disk RocksDB would go on by itself when it sees free space, with the log file that
+// has failed; Debian's RocksDB asserts that nobody does. BlockIndex::Write opens it again instead.
+class NoRecovery : public rocksdb::EventListener {
+ public:
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason /*reason*/, rocksdb::Status /*error*/,
+                            bool* auto_recovery) override {
+    *auto_recovery = false;
+  }
+};
+
 rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb::Env* env) {
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = cache;
@@ -168,6 +179,7 @@ rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb
   options.create_if_missing = true;
   options.paranoid_checks = true;
   options.max_bgerror_resume_count = 0;  // Write does it
+  options.listeners.push_back(std::make_shared<NoRecovery>());
   options.manifest_preallocation_size = 256 << 10;
   options.max_write_buffer_number = 2;
   options.write_buffer_size = 16 << 20;
@@ -222,6 +234,7 @@ Status BlockIndex::OpenLocked() {
       rocksdb::DB::Open(DbOptions(cache_, options_.env), options_.dir, &db);
   if (!opened.ok()) return std::unexpected(FromRocks(opened));
   db_.reset(db);
+  write_failed_ = false;
   std::string version;
   const rocksdb::Status read = db_->Get(rocksdb::ReadOptions(), Slice(kVersionKey), &version);
   if (read.IsNotFound()) {
@@ -272,8 +285,7 @@ Result<std::optional<BlockLocation>> BlockIndex::FindLocked(const Address& addre
 
 // RocksDB refuses every write after one that met a full disk, be it one of its own; its reads go
 // on. It is opened again when there seems to be room for that; if there is none after all, it is
-// opened for reading alone. (DB::Resume would go on with a log file that has failed; Debian's
-// RocksDB asserts that nobody does.)
+// opened for reading alone.
 Status BlockIndex::Write(rocksdb::WriteBatch& batch, bool sync) {
   CAIRN_TRY(MakeRoom(batch.GetDataSize()));
   rocksdb::WriteOptions options;
@@ -282,10 +294,12 @@ Status BlockIndex::Write(rocksdb::WriteBatch& batch, bool sync) {
     {
       ReaderLock lock(db_mutex_);
       if (db_ == nullptr) return Closed();
-      if (!read_only_) {
+      if (!read_only_ && !write_failed_) {
         const rocksdb::Status status = db_->Write(options, &batch);
         if (status.ok()) return {};
-        if (!status.IsNoSpace() || reopened) return std::unexpected(FromRocks(status));
+        if (!status.IsNoSpace()) return std::unexpected(FromRocks(status));
+        write_failed_ = true;
+        if (reopened) return std::unexpected(FromRocks(status));
       }
     }
     WriterLock lock(db_mutex_);

@@ -1,6 +1,7 @@
 // BlockIndex: where each block lies. A RocksDB cache of the pack footers: docs/formats/index.md.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -117,6 +118,7 @@ class BlockIndex {
   SharedMutex db_mutex_;  // exclusive to open, close and clear
   std::unique_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);
   bool read_only_ GUARDED_BY(db_mutex_) = false;  // there was no space to open it for writing
+  std::atomic<bool> write_failed_ = false;        // on a full disk: to be opened again first
 };
 
 }  // namespace cairn
