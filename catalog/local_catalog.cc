@@ -397,7 +397,7 @@ class LocalCatalogImpl : public LocalCatalog {
       damage("", "logs cannot be read: " + logs.error().ToString());
       return;
     }
-    for (const LogFile& log : *logs) {
+    for (const CatalogLog& log : *logs) {
       const LogScan scan = ScanLog(log.bytes, false);
       if (scan.end != LogScan::End::kWhole) {
         damage("", fmt::format("log {}: {}", log.path, scan.what));

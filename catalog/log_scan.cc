@@ -175,12 +175,12 @@ LogScan ScanLog(std::string_view log, bool is_last) {
   return {.end = LogScan::End::kTorn, .sound_bytes = write_begin, .what = {}};
 }
 
-Result<std::vector<LogFile>> ReadLogs(FileSystem& fs, const std::string& dir) {
-  std::vector<LogFile> logs;
+Result<std::vector<CatalogLog>> ReadLogs(FileSystem& fs, const std::string& dir) {
+  std::vector<CatalogLog> logs;
   if (!CAIRN_TRY(fs.Exists(dir))) return logs;
   for (const std::string& name : CAIRN_TRY(fs.List(dir))) {  // sorted: by number
     if (!name.ends_with(".log")) continue;
-    LogFile log{.path = dir + "/" + name, .bytes = {}};
+    CatalogLog log{.path = dir + "/" + name, .bytes = {}};
     log.bytes = CAIRN_TRY(ReadWholeFile(fs, log.path, kMaxLogBytes));
     if (!log.bytes.empty()) logs.push_back(std::move(log));
   }
@@ -188,8 +188,8 @@ Result<std::vector<LogFile>> ReadLogs(FileSystem& fs, const std::string& dir) {
 }
 
 Status CutTornLog(FileSystem& fs, const std::string& dir) {
-  const std::vector<LogFile> logs = CAIRN_TRY(ReadLogs(fs, dir));
-  for (const LogFile& log : logs) {
+  const std::vector<CatalogLog> logs = CAIRN_TRY(ReadLogs(fs, dir));
+  for (const CatalogLog& log : logs) {
     const LogScan scan = ScanLog(log.bytes, &log == &logs.back());
     if (scan.end == LogScan::End::kDamaged) {
       return Err(ErrorCode::kDataLoss, fmt::format("catalog log {}: {}", log.path, scan.what));

@@ -27,13 +27,13 @@ struct LogScan {
 // `is_last`: no later log has records (only the last one may be torn). Pure. Takes any bytes.
 LogScan ScanLog(std::string_view log, bool is_last);
 
-struct LogFile {
+struct CatalogLog {
   std::string path;
   std::string bytes;
 };
 // The logs (*.log) of a database directory that are not empty, oldest first. An absent directory
 // has none.
-Result<std::vector<LogFile>> ReadLogs(FileSystem& fs, const std::string& dir);
+Result<std::vector<CatalogLog>> ReadLogs(FileSystem& fs, const std::string& dir);
 
 // Cuts a torn tail off the last log of a closed database. Durable on return. DataLoss naming file
 // and offset: acknowledged commits are damaged; nothing was changed.
