@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <latch>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -57,7 +58,9 @@ TEST(WorkerPool, StopDropsQueuedTasksAndLeavesPartsToTheirCaller) {
     go.wait();
   }));
   begun.wait();
-  ASSERT_TRUE(pool.Submit([&] { tasks.fetch_add(1); }));
+  auto held = std::make_shared<int>();
+  const std::weak_ptr<int> queued = held;
+  ASSERT_TRUE(pool.Submit([&tasks, held = std::move(held)] { tasks.fetch_add(1); }));
   std::latch in_part(1), stopping(1);
   std::thread caller([&] {
     pool.Run(5, [&](size_t part) {
@@ -70,8 +73,9 @@ TEST(WorkerPool, StopDropsQueuedTasksAndLeavesPartsToTheirCaller) {
   });
   in_part.wait();
   std::thread stopper([&] { pool.Stop(); });
-  // Refused: from here on nothing that is queued is begun any more.
-  while (pool.Submit([&] { tasks.fetch_add(1); })) std::this_thread::yield();
+  // The one thread is in the first task: only Stop can have let go of the second.
+  while (!queued.expired()) std::this_thread::yield();
+  EXPECT_FALSE(pool.Submit([&] { tasks.fetch_add(1); }));
   stopping.count_down();
   caller.join();
   go.count_down();
