@@ -15,6 +15,7 @@
 #include "store/address.h"
 #include "store/base/error.h"
 #include "store/base/id128.h"
+#include "store/space_guard.h"
 
 namespace cairn {
 
@@ -82,6 +83,13 @@ struct ReadOptions {
   bool keep = true;
 };
 
+// Whose budget of the disk a session writes from (store/space_guard.h).
+struct WriteBudget {
+  SpaceUse use = SpaceUse::kDraining;
+  uint64_t expected_bytes = 0;  // set aside at once; a session may write more, if there is room
+  std::string_view what = "a seal";  // for messages; lives until BeginWrite returns
+};
+
 struct BlockStoreStats {
   uint64_t pack_count = 0;
   uint64_t pack_bytes = 0;  // bytes of pack files on disk, trash included
@@ -97,9 +105,14 @@ class BlockStore {
  public:
   virtual ~BlockStore() = default;
 
-  // Errors: NotFound (no keys for this realm), Unavailable (shutting down). Blocks while a
-  // collector holds writers off: a thread that has a session must not begin another.
-  virtual Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) = 0;
+  // Errors: NotFound (no keys for this realm), Unavailable (shutting down), Exhausted (the budget
+  // does not have so much; the message says how much it has). Blocks while a collector holds
+  // writers off: a thread that has a session must not begin another.
+  virtual Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm,
+                                                           const WriteBudget& budget) = 0;
+  Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) {
+    return BeginWrite(realm, WriteBudget());
+  }
 
   // The plaintext of `ref` as seen from `realm` (ref.realm picks own or base). Verified: GCM tag,
   // length, kind. Errors: DataLoss (missing, torn or wrong bytes: never retried into wrong bytes),

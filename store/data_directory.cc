@@ -27,6 +27,7 @@
 #include "store/base/random.h"
 #include "store/instance.h"
 #include "store/master_key.h"
+#include "store/space_guard.h"
 
 namespace cairn {
 namespace {
@@ -34,6 +35,7 @@ namespace {
 constexpr std::string_view kFirstLine = "cairn data directory";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kMaxFormatBytes = 4096;
+constexpr uint64_t kOpeningBytes = 1 << 20;  // what opening writes, and room for its names
 constexpr std::string_view kFolders[] = {"catalog", "index", "packs", "trash", "volumes"};
 
 std::unexpected<Error> Damaged(const std::string& what) {
@@ -219,6 +221,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
 
   std::unique_ptr<DataDirectory> out(new DataDirectory(dir));
   out->lock_ = CAIRN_TRY(Lock(dir));
+  FreeFromReserve(fs, dir, kOpeningBytes);
   std::optional<DataDirectoryFormat> format = CAIRN_TRY(ReadFormat(fs, dir));
   const bool fresh = !format.has_value();
   const std::string home = CAIRN_TRY(HomeOf(dir, options.machine_id_file));

@@ -7,8 +7,17 @@
 
 #include "store/base/check.h"
 #include "store/base/log.h"
+#include "store/budgeted_session.h"
 
 namespace cairn {
+namespace {
+
+std::function<Status(uint64_t)> RoomMaker(SpaceGuard* space) {
+  if (space == nullptr) return nullptr;
+  return [space](uint64_t bytes) { return space->MakeRoom(bytes, "the block index"); };
+}
+
+}  // namespace
 
 LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
     : options_(options),
@@ -60,6 +69,7 @@ Result<std::unique_ptr<LocalBlockStore>> LocalBlockStore::Open(
   store->index_ = CAIRN_TRY(BlockIndex::Open({.dir = options.dir + "/index",
                                               .store = options.store,
                                               .cache_bytes = options.index_cache_bytes,
+                                              .make_room = RoomMaker(options.space),
                                               .env = options.index_env}));
   CAIRN_TRY(store->Recover());
   return store;
@@ -246,8 +256,11 @@ Result<LocalBlockStore::IndexRebuild> LocalBlockStore::RebuildLocked(
   return done;
 }
 
-Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginWrite(const Id128& realm) {
-  return writer_.BeginWrite(realm);
+Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginWrite(const Id128& realm,
+                                                                  const WriteBudget& budget) {
+  auto session = CAIRN_TRY(writer_.BeginWrite(realm));
+  if (options_.space == nullptr) return session;
+  return BudgetSession(*options_.space, budget, std::move(session));
 }
 
 Result<Block> LocalBlockStore::Get(const Id128& realm, const BlockRef& ref) {

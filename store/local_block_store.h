@@ -43,6 +43,7 @@ struct LocalBlockStoreOptions {
   // Threads that help with large batches of puts and seal full packs; 0: the callers do all of it.
   size_t put_threads = std::thread::hardware_concurrency();
   uint64_t put_bytes = 32ull << 20;  // memory for blocks that are being put
+  SpaceGuard* space = nullptr;       // outlives the store; null: writes until the disk says no
 };
 
 // One thing that a check found wrong.
@@ -66,7 +67,9 @@ class LocalBlockStore final : public BlockStore {
   static Result<std::unique_ptr<LocalBlockStore>> Open(const LocalBlockStoreOptions& options);
   ~LocalBlockStore() override;
 
-  Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) override;
+  using BlockStore::BeginWrite;
+  Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm,
+                                                   const WriteBudget& budget) override;
   Result<Block> Get(const Id128& realm, const BlockRef& ref) override;
   std::vector<Result<Block>> GetMany(const Id128& realm, std::span<const BlockRef> refs,
                                      const ReadOptions& options) override;

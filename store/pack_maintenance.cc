@@ -164,9 +164,20 @@ Result<LocalBlockStore::RewriteResult> LocalBlockStore::RewritePack(const Id128&
       change.removed.push_back(block.entry.address);
     }
   }
+  SpaceReservation copy;
   if (!kept.empty()) {
+    if (options_.space != nullptr) {
+      uint64_t bytes = kPackHeaderBytes;
+      for (const PackEntry& entry : kept) {
+        bytes += PackEntry::FrameBytes(entry.stored_length) + kFooterEntryBytes;
+      }
+      // And what the file system itself, and others meanwhile, take for it.
+      bytes += bytes / 32 + (64 << 10);
+      copy = CAIRN_TRY(options_.space->Reserve(SpaceUse::kFreeing, bytes, "the copy of a pack"));
+    }
     CAIRN_TRY(reader->Unlock(options_.keys));
     change.replacement = CAIRN_TRY(CopyBlocksLocked(*reader, kept, change.moved));
+    copy.Use(copy.bytes());
     packs_.Settle(*change.replacement);
   }
   Status replaced;

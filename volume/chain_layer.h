@@ -45,6 +45,9 @@ class ChainLayer final : public Layer {
 
   void Freeze();
 
+  static Result<std::shared_ptr<const Layer>> Merge(
+      BlockStore& store, const std::vector<std::shared_ptr<const Layer>>& oldest_first);
+
  private:
   struct State {
     std::shared_ptr<Delta> delta;             // null in a tree

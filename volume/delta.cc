@@ -37,6 +37,20 @@ void Delta::Apply(std::vector<DeltaChange>& changes) {
   }
 }
 
+// Walks `newer` without its lock, as ForEach does.
+void Delta::Absorb(const Delta& newer) NO_THREAD_SAFETY_ANALYSIS {
+  {
+    ReaderLock lock(newer.mutex_);
+    CAIRN_CHECK(newer.frozen_);
+  }
+  WriterLock lock(mutex_);
+  CAIRN_CHECK(!frozen_);
+  for (const auto& [key, entry] : newer.entries_) entries_.insert_or_assign(key, entry);
+  for (const auto& [at, piece] : newer.pieces_) {
+    Cover(at.first, {at.second, piece.end}, piece.payload, piece.source_offset);
+  }
+}
+
 void Delta::Cover(InodeNumber ino, FileRange range, std::shared_ptr<const UnsealedPayload> payload,
                   uint64_t source_offset) {
   const auto [begin, end] = range;

@@ -54,6 +54,9 @@ class Delta {
   // rest in `gaps`.
   void Resolve(InodeNumber ino, std::vector<FileRange>& gaps, std::vector<Segment>& out) const;
 
+  // What `newer`, which is frozen, holds, over what this one holds. The payloads are shared.
+  void Absorb(const Delta& newer);
+
   // From now on nothing is applied (CHECKed).
   void Freeze();
 

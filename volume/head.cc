@@ -3,11 +3,16 @@
 // State of one generation:
 //   (Open, Freeze) --> active --Freeze--> frozen --FinishSeal--> gone
 //   a journal found by Open ------------> frozen
+// (PrepareNext makes the files of the next one ahead, unborn.)
 //
-// Locks: commit_mutex_ (one record at a time: LSN, active generation, totals) -> chain_mutex_
-// (which layers there are) -> those of layers and deltas. sync_mutex_ guards only who syncs and how
-// far; whoever is the syncer holds no lock over the fdatasync. Large payloads are encrypted and
-// written before commit_mutex_ is taken, so big writes run side by side.
+// Space: before anything is written, what goes to the side log now and what the seal will write is
+// set aside; the latter stays so until FinishSeal. A transaction that frees space is not asked.
+//
+// Locks: prepare_mutex_ (who makes files) -> commit_mutex_ (one record at a time: LSN, active
+// generation, totals) -> chain_mutex_ (which layers there are) -> those of layers and deltas.
+// sync_mutex_ guards only who syncs and how far; whoever is the syncer holds no lock over the
+// fdatasync. Large payloads are encrypted and written before commit_mutex_ is taken, so big writes
+// run side by side.
 //
 // Group commit: the first caller of Sync becomes the syncer and covers everything committed until
 // it starts; callers that come meanwhile wait, and the first of them to wake syncs for all the
@@ -20,6 +25,7 @@
 #include <atomic>
 #include <cerrno>
 #include <map>
+#include <utility>
 
 #include "store/base/check.h"
 #include "store/base/log.h"
@@ -72,6 +78,35 @@ Error ReadOnlyError(std::string message) {
   return Error(ErrorCode::kPermissionDenied, std::move(message), EROFS);
 }
 
+// What a seal will write for an operation, at most: a frame for each window of the grid that data
+// touches, an entry of the tree and its share of the nodes that change.
+uint64_t SealedDataBytes(FileRange range) {
+  constexpr uint64_t kFrameOverheadBytes = 1024;
+  if (range.begin == range.end) return 0;
+  const uint64_t windows = (range.end - 1) / kGridBytes - range.begin / kGridBytes + 1;
+  return range.end - range.begin + windows * kFrameOverheadBytes;
+}
+uint64_t SealedEntryBytes(std::string_view key, const Entry& entry) {
+  return 256 + key.size() + entry.payload.size();
+}
+uint64_t SealedBytes(const Transaction& transaction) {
+  uint64_t bytes = 0;
+  for (const Transaction::Op& op : transaction.ops()) {
+    bytes += op.kind == Transaction::Op::Kind::kData
+                 ? SealedDataBytes({op.offset, op.offset + op.data.size()})
+                 : SealedEntryBytes(op.key, op.entry);
+  }
+  return bytes;
+}
+uint64_t SealedBytes(const std::vector<DeltaChange>& changes) {
+  uint64_t bytes = 0;
+  for (const DeltaChange& change : changes) {
+    bytes += change.kind == DeltaChange::Kind::kData ? SealedDataBytes(change.range)
+                                                     : SealedEntryBytes(change.key, change.entry);
+  }
+  return bytes;
+}
+
 class HeadImpl final : public Head {
  public:
   HeadImpl(FileSystem& fs, KeyRing& keys, BlockStore& store, const HeadOptions& options)
@@ -82,6 +117,7 @@ class HeadImpl final : public Head {
   Status Commit(Transaction&& transaction) override;
   Status Sync() override;
   Result<std::shared_ptr<const Layer>> Freeze() override;
+  Status PrepareNext() override;
   std::shared_ptr<const Layer> current() const override {
     ReaderLock lock(chain_mutex_);
     return current_;
@@ -98,6 +134,11 @@ class HeadImpl final : public Head {
   const std::vector<ReplyRecord>& recovered_replies() const override { return replies_; }
   uint64_t active_records() const override { return Active().writer->records(); }
   uint64_t active_payload_bytes() const override { return Active().writer->payload_bytes(); }
+  uint64_t unsealed_bytes() const override;
+  Status CheckRoom(SpaceUse use, uint64_t bytes) const override {
+    CAIRN_TRY(Reserve(use, bytes, "an allocation"));
+    return {};
+  }
   bool failed() const override { return failed_.load(std::memory_order_acquire); }
 
  private:
@@ -110,12 +151,19 @@ class HeadImpl final : public Head {
     MutexLock lock(commit_mutex_);
     return active_;
   }
-  Result<Generation> BeginGeneration(uint64_t number, uint64_t first_lsn,
+  // Of a head without a guard: a reservation that counts nothing.
+  Result<SpaceReservation> Reserve(SpaceUse use, uint64_t bytes, std::string_view what) const {
+    if (options_.space == nullptr) return SpaceReservation();
+    return options_.space->Reserve(use, bytes, what);
+  }
+  Result<std::shared_ptr<JournalWriter>> CreateWriter(uint64_t number, SpaceUse use);
+  // The next generation, with a writer that is unborn.
+  Result<Generation> BeginGeneration(std::shared_ptr<JournalWriter> writer, uint64_t first_lsn,
                                      std::shared_ptr<const Layer> below);
   // Replays one journal into `layer`; returns how many records counted and advances *next_lsn.
   Result<uint64_t> RecoverGeneration(const GenerationLogs& logs,
                                      std::optional<uint64_t> durable_until_lsn, Delta& delta,
-                                     uint64_t& next_lsn);
+                                     uint64_t& next_lsn, uint64_t& sealed_bytes);
   void DropDeliveredReplies();
   // The syncer's work; sets synced_lsn_ through. Holds no lock.
   Status SyncActive();
@@ -143,6 +191,7 @@ class HeadImpl final : public Head {
   uint64_t changed_lsn_ GUARDED_BY(commit_mutex_) =
       0;  // the newest that is no mark: a sync needs no more
   std::vector<DeltaChange> changes_ GUARDED_BY(commit_mutex_);  // kept for its capacity
+  SpaceReservation active_debt_ GUARDED_BY(commit_mutex_);      // for sealing the active generation
 
   Mutex sync_mutex_;
   CondVar sync_done_;
@@ -152,6 +201,10 @@ class HeadImpl final : public Head {
   mutable SharedMutex chain_mutex_;
   std::shared_ptr<const Layer> current_ GUARDED_BY(chain_mutex_);
   std::vector<std::shared_ptr<ChainLayer>> frozen_ GUARDED_BY(chain_mutex_);  // oldest first
+  std::map<uint64_t, SpaceReservation> frozen_debts_ GUARDED_BY(chain_mutex_);
+
+  Mutex prepare_mutex_;  // held over the creation of files; taken before commit_mutex_
+  std::shared_ptr<JournalWriter> prepared_ GUARDED_BY(prepare_mutex_);  // of the next generation
 };
 
 Status HeadImpl::Recover() {
@@ -188,6 +241,15 @@ Status HeadImpl::Recover() {
     }
     logs.push_back(
         CAIRN_TRY(OpenLogs(fs_, keys_, options_.realm, options_.volume, dir, generations[i])));
+    if (logs.back().journal->header().first_lsn != kUnborn) continue;
+    logs.pop_back();
+    if (i + 1 < generations.size()) {
+      return Err(ErrorCode::kDataLoss,
+                 fmt::format("{} was never begun, {} is there",
+                             LogPath(dir, generations[i], LogKind::kJournal),
+                             LogPath(dir, generations[i + 1], LogKind::kJournal)));
+    }
+    CAIRN_TRY(UnlinkGeneration(fs_, dir, generations[i]));
   }
 
   MutexLock commit(commit_mutex_);
@@ -196,14 +258,16 @@ Status HeadImpl::Recover() {
             .total_bytes = options_.base_bytes};
   std::shared_ptr<const Layer> below = options_.base;
   std::vector<std::shared_ptr<ChainLayer>> frozen;
+  std::map<uint64_t, SpaceReservation> debts;
   uint64_t next_lsn = logs.empty() ? kFirstLsn : logs[0].journal->header().first_lsn;
   uint64_t next_generation = options_.sealed_through_generation + 1;
   for (size_t i = 0; i < logs.size(); i++) {
     std::optional<uint64_t> durable_until_lsn;
     if (i + 1 < logs.size()) durable_until_lsn = logs[i + 1].journal->header().first_lsn;
     auto delta = std::make_shared<Delta>();
+    uint64_t sealed_bytes = 0;
     const uint64_t records =
-        CAIRN_TRY(RecoverGeneration(logs[i], durable_until_lsn, *delta, next_lsn));
+        CAIRN_TRY(RecoverGeneration(logs[i], durable_until_lsn, *delta, next_lsn, sealed_bytes));
     if (records == 0 && !durable_until_lsn) break;  // never frozen: it begins again, below
     // What counted must be durable before a later generation builds on it.
     if (logs[i].side) CAIRN_TRY(logs[i].side->file().Sync());
@@ -213,24 +277,28 @@ Status HeadImpl::Recover() {
     layer->Freeze();
     below = layer;
     frozen.push_back(std::move(layer));
+    debts[generations[i]] = CAIRN_TRY(Reserve(SpaceUse::kUnsealed, sealed_bytes, "a seal"));
     next_generation = generations[i] + 1;
   }
   CAIRN_TRY(UnlinkGeneration(fs_, dir, next_generation));
   DropDeliveredReplies();
 
-  active_ = CAIRN_TRY(BeginGeneration(next_generation, next_lsn, std::move(below)));
+  active_ = CAIRN_TRY(BeginGeneration(CAIRN_TRY(CreateWriter(next_generation, SpaceUse::kFreeing)),
+                                      next_lsn, std::move(below)));
+  active_debt_ = CAIRN_TRY(Reserve(SpaceUse::kUnsealed, 0, "a seal"));
   changed_lsn_ = written_lsn_ = next_lsn - 1;
   synced_lsn_ = next_lsn - 1;
   WriterLock chain(chain_mutex_);
   frozen_ = std::move(frozen);
+  frozen_debts_ = std::move(debts);
   current_ = active_.layer;
   return {};
 }
 
 Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
                                              std::optional<uint64_t> durable_until_lsn,
-                                             Delta& delta, uint64_t& next_lsn)
-    REQUIRES(commit_mutex_) {
+                                             Delta& delta, uint64_t& next_lsn,
+                                             uint64_t& sealed_bytes) REQUIRES(commit_mutex_) {
   if (logs.journal->header().first_lsn != next_lsn) {
     return Err(ErrorCode::kDataLoss,
                fmt::format("{}: begins at record {}, not {}", logs.journal->path(),
@@ -239,6 +307,7 @@ Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
   HeadState state = state_;
   const ReplayResult replay = CAIRN_TRY(
       ReplayJournal(logs.journal, logs.side, durable_until_lsn, [&](ReplayedRecord&& record) {
+        sealed_bytes += SealedBytes(record.changes);
         delta.Apply(record.changes);
         state.next_ino = std::max(state.next_ino, record.fields.next_ino);
         state.total_inodes = record.fields.total_inodes;
@@ -260,22 +329,55 @@ void HeadImpl::DropDeliveredReplies() {
                 [&](const ReplyRecord& reply) { return reply.unique < floors[reply.connection]; });
 }
 
-Result<HeadImpl::Generation> HeadImpl::BeginGeneration(uint64_t number, uint64_t first_lsn,
+Result<std::shared_ptr<JournalWriter>> HeadImpl::CreateWriter(uint64_t number, SpaceUse use) {
+  return JournalWriter::Create(fs_, keys_,
+                               {.realm = options_.realm,
+                                .volume = options_.volume,
+                                .dir = options_.dir,
+                                .generation = number,
+                                .small_payload_limit_bytes = options_.small_payload_limit_bytes,
+                                .chunk_bytes = options_.journal_chunk_bytes,
+                                .space = options_.space,
+                                .first_use = use});
+}
+
+Result<HeadImpl::Generation> HeadImpl::BeginGeneration(std::shared_ptr<JournalWriter> writer,
+                                                       uint64_t first_lsn,
                                                        std::shared_ptr<const Layer> below) {
+  // Once it has begun, records of the generation before it do not count any more: whether it has
+  // must not stay open.
+  const Status begun = writer->Begin(first_lsn);
+  if (!begun) {
+    if (begun.error().code() != ErrorCode::kExhausted) Fail(begun.error());
+    return std::unexpected(begun.error());
+  }
   Generation generation;
-  generation.writer = CAIRN_TRY(
-      JournalWriter::Create(fs_, keys_,
-                            {.realm = options_.realm,
-                             .volume = options_.volume,
-                             .dir = options_.dir,
-                             .generation = number,
-                             .first_lsn = first_lsn,
-                             .small_payload_limit_bytes = options_.small_payload_limit_bytes,
-                             .chunk_bytes = options_.journal_chunk_bytes}));
   generation.delta = std::make_shared<Delta>();
-  generation.layer = std::make_shared<ChainLayer>(store_, options_.realm, number, generation.delta,
-                                                  std::move(below));
+  generation.layer = std::make_shared<ChainLayer>(store_, options_.realm, writer->generation(),
+                                                  generation.delta, std::move(below));
+  generation.writer = std::move(writer);
   return generation;
+}
+
+Status HeadImpl::PrepareNext() {
+  if (failed()) return std::unexpected(ReadOnlyError({}));
+  MutexLock lock(prepare_mutex_);
+  const uint64_t next = Active().layer->generation() + 1;
+  if (prepared_ != nullptr && prepared_->generation() == next) return {};
+  prepared_ = nullptr;
+  prepared_ = CAIRN_TRY(CreateWriter(next, SpaceUse::kGrowing));
+  return {};
+}
+
+uint64_t HeadImpl::unsealed_bytes() const {
+  uint64_t bytes = 0;
+  {
+    MutexLock lock(commit_mutex_);
+    bytes = active_debt_.bytes();
+  }
+  ReaderLock lock(chain_mutex_);
+  for (const auto& [generation, debt] : frozen_debts_) bytes += debt.bytes();
+  return bytes;
 }
 
 Status HeadImpl::Commit(Transaction&& transaction) {
@@ -290,7 +392,14 @@ Status HeadImpl::Commit(Transaction&& transaction) {
     }
     return status;
   };
+  const uint64_t side_bytes = JournalWriter::SideBytes(pieces);
+  const uint64_t sealed_bytes = SealedBytes(transaction);
+  const bool freeing = transaction.space_use() == SpaceUse::kFreeing;
+  SpaceReservation room =
+      CAIRN_TRY(freeing ? Reserve(SpaceUse::kUnsealed, sealed_bytes, "a seal")
+                        : Reserve(transaction.space_use(), side_bytes + sealed_bytes, "a write"));
   CAIRN_TRY(unless_fatal(writer->WriteSide(pieces)));
+  if (!freeing) room.Use(side_bytes);
 
   MutexLock lock(commit_mutex_);
   if (failed()) return std::unexpected(ReadOnlyError({}));
@@ -356,6 +465,7 @@ Status HeadImpl::Commit(Transaction&& transaction) {
     }
   }
   active_.delta->Apply(changes_);
+  active_debt_.TakeFrom(room, sealed_bytes);
   state_ = after;
   changed_lsn_ = ++written_lsn_;
   return {};
@@ -453,13 +563,23 @@ Result<std::shared_ptr<const Layer>> HeadImpl::Freeze() {
       MutexLock lock(commit_mutex_);
       next_lsn = written_lsn_ + 1;
     }
-    Generation next = CAIRN_TRY(BeginGeneration(old.layer->generation() + 1, next_lsn, old.layer));
+    SpaceReservation debt = CAIRN_TRY(Reserve(SpaceUse::kUnsealed, 0, "a seal"));
+    // Until the generation is the active one: PrepareNext must not make its files again.
+    MutexLock prepare(prepare_mutex_);
+    std::shared_ptr<JournalWriter> writer = std::exchange(prepared_, nullptr);
+    const uint64_t number = old.layer->generation() + 1;
+    if (writer == nullptr || writer->generation() != number) {
+      writer = CAIRN_TRY(CreateWriter(number, SpaceUse::kFreeing));
+    }
+    Generation next = CAIRN_TRY(BeginGeneration(std::move(writer), next_lsn, old.layer));
     MutexLock lock(commit_mutex_);
     CAIRN_CHECK(next_lsn == written_lsn_ + 1);  // nobody commits while the owner freezes
     old.layer->Freeze();
     active_ = std::move(next);
+    std::swap(active_debt_, debt);
     WriterLock chain(chain_mutex_);
     frozen_.push_back(old.layer);
+    frozen_debts_[old.layer->generation()] = std::move(debt);
     current_ = active_.layer;
     return old.layer;
   };
@@ -469,18 +589,27 @@ Result<std::shared_ptr<const Layer>> HeadImpl::Freeze() {
 }
 
 Status HeadImpl::FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) {
-  std::shared_ptr<ChainLayer> layer;
+  std::vector<std::shared_ptr<ChainLayer>> gone;  // the sealed one is the last
   {
     WriterLock lock(chain_mutex_);
-    if (frozen_.empty() || frozen_.front()->generation() != generation) {
+    const auto sealed = std::ranges::find(frozen_, generation, &ChainLayer::generation);
+    if (sealed == frozen_.end()) {
       return Err(ErrorCode::kFailedPrecondition,
-                 fmt::format("generation {} is not the oldest unsealed one", generation));
+                 fmt::format("generation {} is not an unsealed one", generation));
     }
-    layer = frozen_.front();
-    frozen_.erase(frozen_.begin());
+    gone.assign(frozen_.begin(), sealed + 1);
+    frozen_.erase(frozen_.begin(), sealed + 1);
   }
-  layer->BecomeSealed(std::move(tree));
-  return UnlinkGeneration(fs_, options_.dir, generation);
+  gone.back()->BecomeSealed(std::move(tree));
+  Status unlinked;
+  for (const auto& layer : gone) {
+    const Status status = UnlinkGeneration(fs_, options_.dir, layer->generation());
+    if (!status && unlinked) unlinked = status;
+  }
+  // Only now is their space another's.
+  WriterLock lock(chain_mutex_);
+  for (const auto& layer : gone) frozen_debts_.erase(layer->generation());
+  return unlinked;
 }
 
 void HeadImpl::Fail(const Error& error) {
@@ -518,6 +647,14 @@ Result<std::vector<JournalReport>> CheckJournals(FileSystem& fs, KeyRing& keys, 
     logs.push_back(OpenLogs(fs, keys, realm, volume, dir, generation));
     if (!logs.back()) reports.back().damage = logs.back().error().ToString();
     expected = generation + 1;
+    const bool unborn = logs.back() && (*logs.back()).journal->header().first_lsn == kUnborn;
+    if (unborn && generation != found.journals.back()) {
+      reports.back().damage = "never begun, and a later generation is there";
+      logs.back() = Err(ErrorCode::kNotFound);
+    } else if (unborn) {
+      reports.pop_back();
+      logs.pop_back();
+    }
   }
   for (size_t i = 0; i < logs.size(); i++) {
     if (!logs[i]) continue;

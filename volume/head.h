@@ -27,6 +27,7 @@
 #include "store/base/file_system.h"
 #include "store/block_store.h"
 #include "store/key_ring.h"
+#include "store/space_guard.h"
 #include "volume/layer.h"
 
 namespace cairn {
@@ -60,6 +61,9 @@ class Transaction {
   // What the transaction adds to the volume's totals: CountEntry of what it puts, less that of what
   // it replaces and deletes.
   void AddTotals(int64_t inodes, int64_t bytes) { added_inodes_ = inodes, added_bytes_ = bytes; }
+  // Whose budget it is written from. kFreeing: it lets go of space, and is written while there is
+  // any at all.
+  void SetSpaceUse(SpaceUse use) { space_use_ = use; }
   // Journaled change of an orphan's open count.
   void SetOpenCount(InodeNumber ino, int32_t change) { open_ino_ = ino, open_change_ = change; }
   bool empty() const { return ops_.empty() && open_change_ == 0; }
@@ -79,6 +83,7 @@ class Transaction {
   InodeNumber next_ino() const { return next_ino_; }
   int64_t added_inodes() const { return added_inodes_; }
   int64_t added_bytes() const { return added_bytes_; }
+  SpaceUse space_use() const { return space_use_; }
   InodeNumber open_ino() const { return open_ino_; }
   int32_t open_change() const { return open_change_; }
 
@@ -88,6 +93,7 @@ class Transaction {
   InodeNumber next_ino_ = 0;
   int64_t added_inodes_ = 0;
   int64_t added_bytes_ = 0;
+  SpaceUse space_use_ = SpaceUse::kWriting;
   InodeNumber open_ino_ = 0;
   int32_t open_change_ = 0;
 };
@@ -106,6 +112,7 @@ struct HeadOptions {
   uint64_t small_payload_limit_bytes =
       32 * 1024;                           // up to this a payload rides in the journal stream
   uint64_t journal_chunk_bytes = 4 << 20;  // preallocated and zeroed in steps of this
+  SpaceGuard* space = nullptr;             // outlives the head; null: until the disk says no
 };
 
 struct HeadState {
@@ -130,7 +137,7 @@ class Head {
 
   // Volatile on return, but in the kernel: survives a kill of this process. Reads see it at once.
   // Errors: Exhausted (ENOSPC; nothing changed), PermissionDenied with EROFS (failed or closed
-  // head).
+  // head). What it will take to seal the transaction is set aside with what it takes now.
   virtual Status Commit(Transaction&& transaction) = 0;
 
   // Durable on return: everything committed before the call.
@@ -138,15 +145,19 @@ class Head {
 
   // Rotates: the active generation becomes frozen and durable, a new one begins. The caller holds
   // writers off (no Commit runs during the call). Returns the frozen layer. O(1) in the
-  // filesystem's size. A generation without records is frozen all the same.
+  // filesystem's size. A generation without records is frozen all the same. Exhausted (nothing
+  // changed) only when PrepareNext has not made the next generation's files.
   virtual Result<std::shared_ptr<const Layer>> Freeze() = 0;
+  // Makes the files of the next generation ahead, unless they are there: the next Freeze is shorter
+  // then and takes no space. Beside everything else. Exhausted: there is none for that now.
+  virtual Status PrepareNext() = 0;
 
   // The chain as readers see it now.
   virtual std::shared_ptr<const Layer> current() const = 0;
   // Frozen, not yet sealed, oldest first.
   virtual std::vector<std::shared_ptr<const Layer>> unsealed() const = 0;
-  // After the catalog names the root of `generation` (the oldest unsealed): swaps the layer, then
-  // unlinks its files.
+  // After the catalog names the root of `generation` (frozen, unsealed): swaps the layer, forgets
+  // the unsealed ones below it, then unlinks the files of all of them.
   virtual Status FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) = 0;
 
   virtual HeadState state() const = 0;
@@ -156,6 +167,10 @@ class Head {
   // Size of the active generation, for deciding on an automatic seal.
   virtual uint64_t active_records() const = 0;
   virtual uint64_t active_payload_bytes() const = 0;
+  // What is set aside for sealing all generations, the active one included. 0 without a guard.
+  virtual uint64_t unsealed_bytes() const = 0;
+  // Exhausted unless so much could be written now.
+  virtual Status CheckRoom(SpaceUse use, uint64_t bytes) const = 0;
   virtual bool failed() const = 0;
 };
 

@@ -102,8 +102,7 @@ Result<LogHeader> LogHeader::Decode(std::string_view bytes) {
                fmt::format("header has version {}, not {}", version, kVersion));
   }
   h.kind = magic == kJournalMagic ? LogKind::kJournal : LogKind::kSide;
-  if (kind != static_cast<uint8_t>(h.kind) || reserved != 0 || !AllZero(zeros) ||
-      h.first_lsn == 0) {
+  if (kind != static_cast<uint8_t>(h.kind) || reserved != 0 || !AllZero(zeros)) {
     return Err(ErrorCode::kDataLoss, "header with fields out of range");
   }
   return h;

@@ -39,6 +39,8 @@ inline uint64_t FrameCount(uint64_t length_bytes) {
   return (length_bytes + kLogFrameBytes - 1) / kLogFrameBytes;
 }
 
+inline constexpr uint64_t kUnborn = 0;  // in place of a first LSN
+
 enum class LogKind : uint8_t { kJournal = 1, kSide = 2 };
 
 struct LogHeader {
@@ -47,7 +49,7 @@ struct LogHeader {
   Id128 volume;
   uint64_t generation = 0;
   uint64_t segment_epoch = 0;
-  uint64_t first_lsn = 1;
+  uint64_t first_lsn = 1;  // kUnborn: made ahead, nothing has been written to it yet
   KeyRing::Wrapped key;
 
   std::string Encode() const;                               // kLogHeaderBytes

@@ -3,7 +3,8 @@
 // Append: encode the body with blanks for what depends on its length -> make room -> encrypt small
 // payloads behind it and fill their offsets and tags in -> encrypt the body -> header -> one
 // pwrite. Room is made before anything is encrypted: running out of space then costs nothing and
-// uses no offset.
+// uses no offset. The tail of what is allocated is for records that free space: an unlink finds
+// room there when the journal cannot grow any more.
 //
 // Room: the journal grows in steps (as much again as it has, 256 KiB at least, chunk_bytes at
 // most), each allocated and filled with zeros, so that a later fdatasync only overwrites: no
@@ -24,6 +25,7 @@ namespace {
 
 constexpr uint64_t kFirstChunkBytes = 256u << 10;
 constexpr size_t kMaxScratchBuffers = 4;
+constexpr uint64_t kTailBytes = 64u << 10;  // a hundred unlinks
 // Small payloads of one record in the journal stream; what is over it goes to the side log.
 constexpr uint64_t kMaxStreamPayloadBytes = 256u << 10;
 static_assert(kMaxStreamPayloadBytes <= kMaxRecordPayloadBytes);
@@ -57,8 +59,13 @@ Result<std::shared_ptr<JournalWriter>> JournalWriter::Create(FileSystem& fs, Key
   header.realm = options.realm;
   header.volume = options.volume;
   header.generation = options.generation;
-  header.first_lsn = options.first_lsn;
+  header.first_lsn = kUnborn;
   FillRandom(&header.segment_epoch, sizeof header.segment_epoch);
+
+  if (options.space != nullptr) {  // for both headers too; given back, and taken by the writes
+    CAIRN_TRY(options.space->Reserve(options.first_use, kFirstChunkBytes + 2 * kLogContentOffset,
+                                     "a journal"));
+  }
 
   header.kind = LogKind::kSide;
   const std::string side_path =
@@ -73,7 +80,7 @@ Result<std::shared_ptr<JournalWriter>> JournalWriter::Create(FileSystem& fs, Key
   auto journal = CAIRN_TRY(LogFile::Create(fs, keys, temporary, header));
   std::shared_ptr<JournalWriter> writer(new JournalWriter(options, journal, std::move(side)));
   writer->allocated_ = kLogHeaderBytes;
-  CAIRN_TRY(writer->ExtendTo(2 * kLogContentOffset));
+  CAIRN_TRY(writer->ExtendTo(2 * kLogContentOffset, options.first_use));
   CAIRN_TRY(journal->file().Sync());
   CAIRN_TRY(fs.Rename(temporary, journal_path));
   CAIRN_TRY(fs.SyncDir(options.dir));
@@ -81,12 +88,29 @@ Result<std::shared_ptr<JournalWriter>> JournalWriter::Create(FileSystem& fs, Key
   return writer;
 }
 
-Status JournalWriter::ExtendTo(uint64_t end) {
+Status JournalWriter::Begin(uint64_t first_lsn) {
+  CAIRN_TRY(journal_->SetFirstLsn(first_lsn));
+  return FailedWrite(journal_->file().Sync());
+}
+
+uint64_t JournalWriter::tail_bytes() const {
+  return std::min(kTailBytes, options_.chunk_bytes / 4);
+}
+
+Status JournalWriter::ExtendTo(uint64_t end, SpaceUse use) {
   MutexLock lock(extend_mutex_);
   uint64_t allocated = allocated_.load(std::memory_order_relaxed);
   while (allocated < end) {
-    const uint64_t step =
+    uint64_t step =
         std::min(std::max(allocated, kFirstChunkBytes), options_.chunk_bytes) - allocated % 4096;
+    SpaceReservation room;
+    if (options_.space != nullptr) {
+      // What frees space takes little of it, and everybody does when there is little.
+      if (use == SpaceUse::kFreeing || !options_.space->HasRoom(use, step)) {
+        step = std::min(step, kFirstChunkBytes - allocated % 4096);
+      }
+      room = CAIRN_TRY(options_.space->Reserve(use, step, "a journal"));
+    }
     const Status reserved = journal_->file().Allocate(allocated, step, /*keep_size=*/false);
     if (!reserved && reserved.error().sys_errno() != EOPNOTSUPP) return reserved;
     for (uint64_t done = 0; done < step;) {
@@ -95,6 +119,7 @@ Status JournalWriter::ExtendTo(uint64_t end) {
           journal_->file().WriteAt(allocated + done, std::string_view(ZeroChunk()).substr(0, n)));
       done += n;
     }
+    room.Use(step);
     allocated += step;
     allocated_.store(allocated, std::memory_order_release);
   }
@@ -157,15 +182,21 @@ Result<std::vector<PayloadPiece>> JournalWriter::Cut(const Transaction& transact
   return pieces;
 }
 
-Status JournalWriter::WriteSide(std::vector<PayloadPiece>& pieces) {
+uint64_t JournalWriter::SideBytes(const std::vector<PayloadPiece>& pieces) {
   uint64_t length = 0;
+  for (const PayloadPiece& piece : pieces) {
+    if (piece.place == PayloadPlace::kSide) length += AlignToFrame(piece.data.size());
+  }
+  return length;
+}
+
+Status JournalWriter::WriteSide(std::vector<PayloadPiece>& pieces) {
+  const uint64_t length = SideBytes(pieces);
+  if (length == 0) return {};
   uint64_t payload_bytes = 0;
   for (const PayloadPiece& piece : pieces) {
-    if (piece.place != PayloadPlace::kSide) continue;
-    length += AlignToFrame(piece.data.size());
-    payload_bytes += piece.data.size();
+    if (piece.place == PayloadPlace::kSide) payload_bytes += piece.data.size();
   }
-  if (length == 0) return {};
   std::string buffer;
   {
     MutexLock lock(scratch_mutex_);
@@ -253,7 +284,13 @@ Status JournalWriter::Append(const Transaction& transaction, RecordFields fields
 
   const uint64_t at = end_.load(std::memory_order_relaxed);
   const uint64_t end = at + header.total_bytes();
-  if (end > allocated_.load(std::memory_order_acquire)) CAIRN_TRY(ExtendTo(end));
+  const bool is_mark = transaction.ops().empty() && fields.open_change == 0;
+  const SpaceUse use = transaction.space_use();
+  const uint64_t tail = is_mark || use == SpaceUse::kFreeing ? 0 : tail_bytes();
+  if (end + tail > allocated_.load(std::memory_order_acquire)) {
+    if (is_mark) return Err(ErrorCode::kExhausted, "no room for a mark", ENOSPC);
+    CAIRN_TRY(ExtendTo(end + tail, use));
+  }
 
   // Payloads, then the body that says where they are.
   record_.resize(header.total_bytes());
@@ -295,7 +332,7 @@ Status JournalWriter::ExtendAhead() {
   const uint64_t allocated = allocated_.load(std::memory_order_acquire);
   const uint64_t end = end_.load(std::memory_order_relaxed);
   if (end + std::min(allocated, options_.chunk_bytes) / 2 <= allocated) return {};
-  const Status extended = ExtendTo(allocated + 1);
+  const Status extended = ExtendTo(allocated + 1, SpaceUse::kGrowing);
   if (!extended) {
     if (extended.error().code() == ErrorCode::kExhausted) return {};
     return extended;

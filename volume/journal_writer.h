@@ -12,6 +12,7 @@
 #include "store/base/file_system.h"
 #include "store/base/mutex.h"
 #include "store/key_ring.h"
+#include "store/space_guard.h"
 #include "volume/head.h"
 #include "volume/journal_format.h"
 #include "volume/log_file.h"
@@ -23,9 +24,10 @@ struct JournalOptions {
   Id128 volume;
   std::string dir;
   uint64_t generation = 1;
-  uint64_t first_lsn = 1;
   uint64_t small_payload_limit_bytes = 32 * 1024;
   uint64_t chunk_bytes = 4 << 20;
+  SpaceGuard* space = nullptr;              // null: the journal grows until the disk says no
+  SpaceUse first_use = SpaceUse::kFreeing;  // what its first bytes are taken for
 };
 
 // A part of a transaction's data within one window of the grid, and where it ends up.
@@ -37,26 +39,36 @@ struct PayloadPiece {
   std::shared_ptr<UnsealedPayload> payload;  // whole once the record is appended
 };
 
+// States:  unborn (made ahead; recovery removes it) --Begin--> begun
+//
 // Invariants: content_start <= end_ <= allocated_; bytes in [end_, allocated_) are zeros; no offset
 // of a file is encrypted twice (an append that failed after encryption ends the journal, a side
-// write that failed leaves a gap). An I/O error other than those marked Exhausted is final: the
-// owner stops using the writer.
+// write that failed leaves a gap). The last tail_bytes() before allocated_ are for records that
+// free space. An I/O error other than those marked Exhausted is final: the owner stops using the
+// writer.
 class JournalWriter {
  public:
-  // Creates both files; they are durable, with their names, on return. Whatever had the names is
-  // replaced. Exhausted when there is no space.
+  // Creates both files, unborn; they are durable, with their names, on return. Whatever had the
+  // names is replaced. Exhausted when there is no space.
   static Result<std::shared_ptr<JournalWriter>> Create(FileSystem& fs, KeyRing& keys,
                                                        const JournalOptions& options);
+
+  // From now on it is the volume's journal, from this record on: durable on return. Takes no space.
+  // After any error but Exhausted (nothing was written) it may be so or not.
+  Status Begin(uint64_t first_lsn);
 
   // Cuts the data of a transaction at the grid and chooses the places. InvalidArgument when it is
   // over a limit of the format.
   Result<std::vector<PayloadPiece>> Cut(const Transaction& transaction) const;
 
+  // What the pieces add to the side log.
+  static uint64_t SideBytes(const std::vector<PayloadPiece>& pieces);
   // Writes the pieces that go to the side log. Exhausted: no space, nothing lost. Thread-safe.
   Status WriteSide(std::vector<PayloadPiece>& pieces);
 
-  // Writes one record with its small payloads, volatile until Sync. `fields` need no op_count.
-  // Exhausted or InvalidArgument: nothing was written. One caller at a time.
+  // Writes one record with its small payloads, volatile until Sync. `fields` need no op_count. An
+  // empty transaction is a mark: it takes what room there is. Exhausted or InvalidArgument: nothing
+  // was written. One caller at a time.
   Status Append(const Transaction& transaction, RecordFields fields, uint64_t synced_lsn,
                 std::vector<PayloadPiece>& pieces);
 
@@ -68,13 +80,16 @@ class JournalWriter {
   // caller as Sync. No space is not an error here.
   Status ExtendAhead();
 
+  uint64_t generation() const { return options_.generation; }
   uint64_t records() const { return records_.load(std::memory_order_relaxed); }
   uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 
  private:
   JournalWriter(const JournalOptions& options, std::shared_ptr<LogFile> journal,
                 std::shared_ptr<LogFile> side);
-  Status ExtendTo(uint64_t end);
+  uint64_t tail_bytes() const;
+  // Makes [.., end) allocated, for work of that use.
+  Status ExtendTo(uint64_t end, SpaceUse use);
 
   const JournalOptions options_;
   const std::shared_ptr<LogFile> journal_;

@@ -344,6 +344,42 @@ void ChainLayer::Freeze() {
   state_.frozen = true;
 }
 
+Result<std::shared_ptr<const Layer>> ChainLayer::Merge(
+    BlockStore& store, const std::vector<std::shared_ptr<const Layer>>& oldest_first) {
+  const auto refuse = [] {
+    return Err(ErrorCode::kFailedPrecondition, "only frozen neighbours over a tree are merged");
+  };
+  auto merged = std::make_shared<Delta>();
+  std::shared_ptr<const ChainLayer> below;
+  std::shared_ptr<const ChainLayer> newest;
+  Id128 realm;
+  for (const auto& layer : oldest_first) {
+    const auto link = std::dynamic_pointer_cast<const ChainLayer>(layer);
+    CAIRN_CHECK(link != nullptr);
+    const State state = link->GetState();
+    if (!state.delta || !state.frozen) return refuse();
+    if (newest == nullptr) {
+      if (state.below->GetState().delta) return refuse();
+      below = state.below;
+      realm = link->realm_;
+    } else if (state.below != newest) {
+      return refuse();
+    }
+    merged->Absorb(*state.delta);
+    newest = link;
+  }
+  if (newest == nullptr) return refuse();
+  auto made = std::make_shared<ChainLayer>(store, realm, newest->generation(), std::move(merged),
+                                           std::move(below));
+  made->Freeze();
+  return made;
+}
+
+Result<std::shared_ptr<const Layer>> MergeLayers(
+    BlockStore& store, const std::vector<std::shared_ptr<const Layer>>& oldest_first) {
+  return ChainLayer::Merge(store, oldest_first);
+}
+
 std::shared_ptr<const Layer> TreeLayer(BlockStore& store, std::shared_ptr<const TreeReader> tree,
                                        uint64_t generation) {
   return std::make_shared<ChainLayer>(store, std::move(tree), generation);

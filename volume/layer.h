@@ -122,4 +122,10 @@ class Layer {
 std::shared_ptr<const Layer> TreeLayer(BlockStore& store, std::shared_ptr<const TreeReader> tree,
                                        uint64_t generation);
 
+// Neighbouring frozen layers, oldest first, the oldest over a tree, as one frozen layer of the
+// newest one's generation over that tree: its delta holds what they leave together. It copies their
+// entries and shares their payloads. FailedPrecondition: they are not such layers (any more).
+Result<std::shared_ptr<const Layer>> MergeLayers(
+    BlockStore& store, const std::vector<std::shared_ptr<const Layer>>& oldest_first);
+
 }  // namespace cairn

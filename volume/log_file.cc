@@ -169,6 +169,11 @@ Result<std::shared_ptr<LogFile>> LogFile::Open(FileSystem& fs, KeyRing& keys,
   return log;
 }
 
+Status LogFile::SetFirstLsn(uint64_t first_lsn) {
+  header_.first_lsn = first_lsn;
+  return file_->WriteAt(0, header_.Encode());
+}
+
 Status LogFile::ReadPayload(const UnsealedPayload& payload, uint64_t within, std::span<char> out) {
   CAIRN_CHECK(within <= payload.length_bytes && out.size() <= payload.length_bytes - within);
   const auto torn = [&](uint64_t offset) {

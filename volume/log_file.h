@@ -73,6 +73,10 @@ class LogFile {
 
   LogFile(std::unique_ptr<File> file, std::string path, LogHeader header, const Key256& key);
 
+  // Writes the header again with this first LSN, not synced. Before the file is shared. Exhausted:
+  // nothing was written.
+  Status SetFirstLsn(uint64_t first_lsn);
+
   const LogHeader& header() const { return header_; }
   const std::string& path() const { return path_; }
   void set_path(std::string path) {
@@ -88,7 +92,7 @@ class LogFile {
  private:
   std::unique_ptr<File> file_;
   std::string path_;
-  const LogHeader header_;
+  LogHeader header_;  // constant once the file is shared
   OffsetCipher cipher_;
 };
 

@@ -69,6 +69,7 @@ class StagedHeadImpl final : public StagedHead {
   }
   // Durability comes with the slice.
   Status Sync() override { return {}; }
+  Status PrepareNext() override { return {}; }
   Result<std::shared_ptr<const Layer>> Freeze() override {
     return Err(ErrorCode::kFailedPrecondition, "an import is not frozen from outside");
   }
@@ -90,6 +91,8 @@ class StagedHeadImpl final : public StagedHead {
     return records_;
   }
   uint64_t active_payload_bytes() const override { return 0; }
+  uint64_t unsealed_bytes() const override { return 0; }
+  Status CheckRoom(SpaceUse, uint64_t) const override { return {}; }  // the session is asked
   bool failed() const override {
     MutexLock lock(mutex_);
     return failure_.has_value();
@@ -192,7 +195,9 @@ class StagedHeadImpl final : public StagedHead {
   }
 
   Status BeginSession() REQUIRES(mutex_) {
-    if (!session_) session_ = CAIRN_TRY(store_.BeginWrite(options_.realm));
+    if (session_ != nullptr) return {};
+    session_ = CAIRN_TRY(
+        store_.BeginWrite(options_.realm, {.use = SpaceUse::kRetaining, .what = "an import"}));
     return {};
   }
 

@@ -2,8 +2,9 @@
 //
 // Order of a mutating call: pass the gate -> read-only? -> lock the inodes -> read what is there ->
 // decide (every errno is decided before anything changes) -> build one transaction -> quota ->
-// Head::Commit. What a call changed is seen by every reader as soon as the commit returns, and is
-// durable after the next Sync or Freeze.
+// Head::Commit (which refuses what the disk has no room for; a call that lets go of space says so
+// in Change::use and is refused last). What a call changed is seen by every reader as soon as the
+// commit returns, and is durable after the next Sync or Freeze.
 //
 // Freeze closes the gate, so the frozen generation holds exactly the transactions of calls that
 // returned before.
@@ -90,6 +91,7 @@ Status VolumeImpl::Commit(const OpContext& ctx, Change&& change, const Answer& a
   }
   const int64_t inodes = change.inodes;
   const int64_t bytes = change.bytes;
+  change.tx.SetSpaceUse(change.use);
   change.tx.AddTotals(inodes, bytes);
   CAIRN_TRY(Reserve(inodes, bytes));
   const Status committed = head_->Commit(std::move(change.tx));
@@ -138,6 +140,7 @@ Status VolumeImpl::PurgeUnopenedOrphans() {
     const Inode inode = CAIRN_TRY(view.GetInode(ino));
     if (inode.nlink != 0) continue;  // linked again since the scan
     Change change;
+    change.use = SpaceUse::kFreeing;
     CAIRN_TRY(Purge(view, change, ino, inode));
     CAIRN_TRY(Commit({}, std::move(change), {.ino = ino}));
   }
@@ -181,6 +184,7 @@ VolumeStatus VolumeImpl::GetStatus() {
     ++status.unsealed_generations;
   }
   status.read_only = read_only_ || head_->failed();
+  if (options_.head.space != nullptr) status.disk = options_.head.space->ForWriters();
   return status;
 }
 

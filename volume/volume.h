@@ -62,6 +62,8 @@ struct VolumeStatus {
   uint64_t unsealed_generations = 0;
   uint64_t open_handles = 0;
   bool read_only = false;
+  // Of the file system below. Without a guard: unknown.
+  std::optional<SpaceGuard::Usable> disk;
 };
 
 struct VolumeOptions {
@@ -124,7 +126,8 @@ class Volume {
   virtual Result<size_t> Write(const OpContext& ctx, InodeNumber ino, uint64_t offset,
                                std::string_view data, bool kill_privileges) = 0;
   // FALLOC_FL_* as in fallocate(2): keep-size, punch-hole, zero-range; others EOPNOTSUPP. Without a
-  // flag it extends the size (space is not reserved beyond the quota check).
+  // flag it extends the size. ENOSPC when so much could not be written now, but nothing is kept for
+  // it: a later write may find the disk full.
   virtual Status Allocate(const OpContext& ctx, InodeNumber ino, uint64_t offset, uint64_t length,
                           int mode) = 0;
   virtual Result<uint64_t> SeekData(InodeNumber ino, uint64_t offset) = 0;

@@ -72,6 +72,7 @@ Result<Inode> VolumeImpl::SetAttr(const OpContext& ctx, InodeNumber ino,
     if (size > kMaxFileBytes) return ErrErrno(EFBIG);
     resized = size != inode.size_bytes;
     if (resized) {
+      if (size < inode.size_bytes) change.use = SpaceUse::kFreeing;
       contents = CAIRN_TRY(InlineContents(view, ino, inode));
       CAIRN_TRY(ResizeData(view, change, ino, inode, size, contents));
       StoreInline(change, ino, inode, contents);
@@ -144,6 +145,7 @@ Status VolumeImpl::RemoveXattr(const OpContext& ctx, InodeNumber ino, std::strin
   const std::string key = XattrKey(ino, name);
   if (!CAIRN_TRY(view.layer()->Get(key))) return ErrErrno(ENODATA);
   Change change;
+  change.use = SpaceUse::kFreeing;
   change.tx.Delete(key);
   inode.ctime = clock_.Now();
   ++inode.change_counter;

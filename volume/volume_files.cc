@@ -96,6 +96,7 @@ Status VolumeImpl::OpenInode(const OpContext& ctx, InodeNumber ino, bool writabl
   if (writable && S_ISDIR(inode.mode)) return ErrErrno(EISDIR);
   if (inode.nlink == 0 && !read_only_) {
     Change change;
+    change.use = SpaceUse::kFreeing;
     PutOrphan(change, ino, OpensOf(ino).handles + 1, 1);
     CAIRN_TRY(Commit(ctx, std::move(change), {.ino = ino}));
   }
@@ -111,6 +112,7 @@ Status VolumeImpl::ReleaseInode(const OpContext& ctx, InodeNumber ino, bool writ
   const Inode inode = CAIRN_TRY(view.GetInode(ino));
   if (inode.nlink > 0 || read_only_) return {};
   Change change;
+  change.use = SpaceUse::kFreeing;
   if (left > 0) {
     PutOrphan(change, ino, left, -1);
   } else {
@@ -126,6 +128,7 @@ Result<NamedInode> VolumeImpl::CreateUnnamed(const OpContext& ctx, InodeNumber d
   InodeLocks::Shared lock(inodes_, dir);
   const Inode parent = CAIRN_TRY(LoadDirectory(View(), dir));
   Change change;
+  change.use = SpaceUse::kGrowing;
   NamedInode made;
   made.ino = NewInodeNumber(change);
   made.inode = MakeInode(ctx, parent, made.ino, S_IFREG | (mode & ~uint32_t{S_IFMT}));
@@ -297,9 +300,13 @@ Status VolumeImpl::Allocate(const OpContext& ctx, InodeNumber ino, uint64_t offs
   Change change;
   const uint64_t old_size = inode.size_bytes;
   const uint64_t end = offset + length;
+  if (punch) change.use = SpaceUse::kFreeing;
   if (end > old_size && !punch) {
     MutexLock totals(totals_mutex_);
     CAIRN_TRY(CheckQuota(0, static_cast<int64_t>(end - old_size)));
+  }
+  if (end > old_size && !punch) {
+    CAIRN_TRY(head_->CheckRoom(SpaceUse::kGrowing, end - old_size));
   }
   const bool grows = end > old_size && !keep_size;
   std::optional<std::string> contents = CAIRN_TRY(InlineContents(view, ino, inode));

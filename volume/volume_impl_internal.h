@@ -103,6 +103,7 @@ class VolumeImpl final : public Volume {
     Transaction tx;
     int64_t inodes = 0;
     int64_t bytes = 0;
+    SpaceUse use = SpaceUse::kWriting;
   };
   // What a reply names (for the reply record).
   struct Answer {

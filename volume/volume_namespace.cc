@@ -70,6 +70,7 @@ Result<NamedInode> VolumeImpl::CreateNamed(const OpContext& ctx, InodeNumber dir
   if (search.free_cookie == 0) return ErrErrno(ENOSPC);
 
   Change change;
+  change.use = SpaceUse::kGrowing;
   NamedInode made;
   made.ino = NewInodeNumber(change);
   made.inode = MakeInode(ctx, parent, made.ino, mode);
@@ -144,6 +145,7 @@ Result<NamedInode> VolumeImpl::Link(const OpContext& ctx, InodeNumber ino, Inode
   if (search.free_cookie == 0) return ErrErrno(ENOSPC);
 
   Change change;
+  change.use = SpaceUse::kGrowing;
   const TimeSpec now = clock_.Now();
   if (linked.inode.nlink == 0) change.tx.Delete(OrphanKey(ino));
   ++linked.inode.nlink;
@@ -216,6 +218,7 @@ Status VolumeImpl::Unlink(const OpContext& ctx, InodeNumber dir, std::string_vie
   CAIRN_TRY(LockChild(dir, name, at));
   if (S_ISDIR(at.child.mode)) return ErrErrno(EISDIR);
   Change change;
+  change.use = SpaceUse::kFreeing;
   const TimeSpec now = clock_.Now();
   change.tx.Delete(DirentKey(dir, at.found.cookie));
   Touch(at.dir, now);
@@ -233,6 +236,7 @@ Status VolumeImpl::RemoveDir(const OpContext& ctx, InodeNumber dir, std::string_
   if (!S_ISDIR(at.child.mode)) return ErrErrno(ENOTDIR);
   if (!CAIRN_TRY(DirectoryIsEmpty(*at.view->layer(), at.found.child))) return ErrErrno(ENOTEMPTY);
   Change change;
+  change.use = SpaceUse::kFreeing;
   const TimeSpec now = clock_.Now();
   change.tx.Delete(DirentKey(dir, at.found.cookie));
   --at.dir.nlink;

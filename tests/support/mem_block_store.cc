@@ -2,6 +2,8 @@
 // as in the real store.
 #include "tests/support/mem_block_store.h"
 
+#include "store/budgeted_session.h"
+
 namespace cairn {
 
 RealmKeys TestRealmKeys(uint8_t seed) {
@@ -68,11 +70,23 @@ class MemBlockStore::Session final : public WriteSession {
   bool failed_ = false;  // under store_.mutex_
 };
 
-Result<std::unique_ptr<WriteSession>> MemBlockStore::BeginWrite(const Id128& realm) {
+Result<std::unique_ptr<WriteSession>> MemBlockStore::BeginWrite(const Id128& realm,
+                                                                const WriteBudget& budget) {
   if (!keys_.Has(realm)) return Err(ErrorCode::kNotFound, "no keys for this realm");
+  SpaceGuard* space;
+  {
+    MutexLock lock(mutex_);
+    ++sessions_;
+    space = space_;
+  }
+  auto session = std::make_unique<Session>(*this, realm);
+  if (space == nullptr) return session;
+  return BudgetSession(*space, budget, std::move(session));
+}
+
+void MemBlockStore::LimitSpace(SpaceGuard& space) {
   MutexLock lock(mutex_);
-  ++sessions_;
-  return std::make_unique<Session>(*this, realm);
+  space_ = &space;
 }
 
 Result<Block> MemBlockStore::Get(const Id128& realm, const BlockRef& ref) {

@@ -21,7 +21,9 @@ class MemBlockStore final : public BlockStore {
  public:
   explicit MemBlockStore(KeyRing& keys) : keys_(keys) {}
 
-  Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) override;
+  using BlockStore::BeginWrite;
+  Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm,
+                                                   const WriteBudget& budget) override;
   Result<Block> Get(const Id128& realm, const BlockRef& ref) override;
   Status Verify(const Id128& realm, const BlockRef& ref) override;
   BlockStoreStats Stats() override;
@@ -32,6 +34,8 @@ class MemBlockStore final : public BlockStore {
   void Drop(const Address& address);
   void FailPuts(bool on);
   void FailSyncs(bool on);
+  // From now on sessions take what they write out of its budgets.
+  void LimitSpace(SpaceGuard& space);
 
   // Counters since the start.
   uint64_t put_count() const;    // new blocks stored
@@ -52,6 +56,7 @@ class MemBlockStore final : public BlockStore {
   KeyRing& keys_;
   mutable Mutex mutex_;
   std::map<Key, Stored> blocks_ GUARDED_BY(mutex_);
+  SpaceGuard* space_ GUARDED_BY(mutex_) = nullptr;
   bool fail_puts_ GUARDED_BY(mutex_) = false;
   bool fail_syncs_ GUARDED_BY(mutex_) = false;
   uint64_t puts_ GUARDED_BY(mutex_) = 0;

@@ -9,7 +9,7 @@
 
 namespace cairn {
 
-StoreWorld::StoreWorld(uint64_t pack_bytes, size_t put_threads)
+StoreWorld::StoreWorld(uint64_t pack_bytes, size_t put_threads, std::optional<SpaceLimits> limits)
     : dir(temp / "data"), fs(temp / "scratch"), pack_bytes_(pack_bytes), put_threads_(put_threads) {
   realm_a.bytes.fill(0xaa);
   realm_b.bytes.fill(0xbb);
@@ -17,6 +17,11 @@ StoreWorld::StoreWorld(uint64_t pack_bytes, size_t put_threads)
   keys.Add(realm_b, TestRealmKeys(2));
   keys.Add(BaseRealm(), TestRealmKeys(3));
   EXPECT_TRUE(HostFileSystem().MakeDir(dir).has_value());
+  if (limits) {
+    auto opened = SpaceGuard::Open({.fs = fs, .dir = dir, .clock = clock, .limits = *limits});
+    EXPECT_TRUE(opened.has_value());
+    space = *std::move(opened);
+  }
   Open();
 }
 
@@ -30,7 +35,8 @@ void StoreWorld::Open() {
                                        .pack_bytes = pack_bytes_,
                                        .cache_bytes = 1 << 20,
                                        .index_cache_bytes = 1 << 20,
-                                       .put_threads = put_threads_});
+                                       .put_threads = put_threads_,
+                                       .space = space.get()});
   ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
   store = *std::move(opened);
 }

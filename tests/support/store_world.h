@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@ namespace cairn {
 
 class StoreWorld {
  public:
-  // Without threads of the store every call happens in the test's own, in order.
-  explicit StoreWorld(uint64_t pack_bytes = 1 << 20, size_t put_threads = 0);
+  // Without threads of the store every call happens in the test's own, in order. With limits, a
+  // SpaceGuard over `fs` decides what is written.
+  explicit StoreWorld(uint64_t pack_bytes = 1 << 20, size_t put_threads = 0,
+                      std::optional<SpaceLimits> limits = {});
 
   Id128 realm_a, realm_b;
   TempDir temp;
@@ -24,6 +27,7 @@ class StoreWorld {
   FaultyFileSystem fs;
   FakeClock clock;
   KeyRing keys;
+  std::unique_ptr<SpaceGuard> space;
   std::unique_ptr<LocalBlockStore> store;
 
   // Open asserts success. Kill drops the store without Close.

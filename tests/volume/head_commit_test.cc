@@ -337,7 +337,7 @@ TEST_F(HeadTest, FinishSealSwapsTheOldestLayerAndUnlinksItsFiles) {
       *EmptyTree(), *session, {{AttributesKey(5), Entry{"five", {}}}},
       [](std::string_view, const Entry&) { return TreeCounters{}; }, 1);
   ASSERT_TRUE(root);
-  const auto wrong = head_->FinishSeal(2, Tree(*root));
+  const auto wrong = head_->FinishSeal(3, Tree(*root));
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().code(), ErrorCode::kFailedPrecondition);
 
