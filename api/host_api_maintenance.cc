@@ -103,6 +103,11 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
     case Call::kCollect: {
       const CollectOptions options{.now = request.collect().now(),
                                    .dry_run = request.collect().dry_run()};
+      // What was deleted in a mount is garbage only once it is sealed.
+      if (options.now && !options.dry_run) {
+        IgnoreError(services_.volumes.SealEverything(),
+                    "it is logged, and what is not sealed is kept");
+      }
       *response.mutable_collect() = ToView(CAIRN_TRY(services_.collector.Collect(options)));
       response.mutable_collect()->set_dry_run(options.dry_run);
       return response;

@@ -191,6 +191,7 @@ host::CollectInfo ToView(const CollectReport& report) {
   view.set_packs_scanned(report.packs_scanned);
   view.set_packs_rewritten(report.packs_rewritten);
   view.set_packs_removed(report.packs_removed);
+  view.set_packs_without_room(report.packs_without_room);
   view.set_freed_bytes(report.freed_bytes);
   view.set_trash_bytes(report.trash_bytes);
   view.set_packs_damaged(report.packs_damaged);

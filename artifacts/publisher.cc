@@ -119,6 +119,8 @@ Result<TurnReport> Publisher::CompleteTurn(const std::string& org, const std::st
         [&](CatalogTransaction& txn) { return finish(txn, OutputWalk{}, nullptr, 0); }));
     return MakeReport(after);
   }
+  constexpr uint64_t kPublicationBytes = 1 << 20;  // a generation of journals and the records
+  CAIRN_TRY(volumes_.RoomToRetain("a publication", kPublicationBytes));
   std::optional<OutputWalk> walk;
   CAIRN_TRY(volumes_.Freeze(
       org, session->env(),

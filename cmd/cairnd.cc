@@ -122,6 +122,16 @@ int main(int argc, char** argv) {
   app.add_flag("--adopt", options.adopt,
                "serve a data directory that was copied or moved, as one of its own: only when the "
                "one it came from is never served again, or the two are to go apart");
+  const auto add_limit = [&app](const char* name, uint64_t& bytes, const char* what) {
+    app.add_option(name, bytes, what)->transform(CLI::AsSizeValue(false))->default_str("by size");
+  };
+  add_limit("--space-reserve", options.space.reserve_bytes,
+            "bytes of the reserve file, for deletions on a full disk (64MiB, 1GiB, ...)");
+  add_limit("--space-floor", options.space.floor_bytes, "bytes that writes leave free");
+  add_limit("--space-headroom", options.space.headroom_bytes,
+            "bytes that snapshots, pauses, Artifacts, forks and imports leave for running volumes");
+  add_limit("--space-dirty", options.space.dirty_bytes_per_mount,
+            "bytes that the kernel may hold dirty for one mount");
   app.add_option("--log-level", log_level, "debug, info, warning or error")
       ->capture_default_str()
       ->check(CLI::IsMember(levels));

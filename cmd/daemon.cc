@@ -1,19 +1,39 @@
-// The daemon in order. Start: data directory (lock, format, master key) -> catalog -> registry ->
-// key ring -> block store -> volume manager -> services -> abandoned operations are ended ->
-// sockets. Stop is the reverse: no new calls -> running ones end -> unmount, seal, close volumes ->
-// store -> catalog -> unlock. A kill at any moment is the same as a power cut to all of them.
+// The daemon in order. Start: data directory (lock, format, master key) -> space guard -> catalog
+// -> registry -> key ring -> block store -> volume manager -> services -> abandoned operations are
+// ended -> sockets. Stop is the reverse: no new calls -> running ones end -> unmount, seal, close
+// volumes -> store -> catalog -> unlock. A kill at any moment is the same as a power cut to all of
+// them.
 #include "cmd/daemon.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "api/host_views.h"
 #include "catalog/operations.h"
 #include "store/base/log.h"
 
 namespace cairn {
+namespace {
+
+// Bytes of the blocks that the files below a directory have. Files come and go meanwhile: a number
+// for people, not for decisions.
+uint64_t AllocatedBelow(const std::string& dir) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator it(dir, error), end; !error && it != end;
+       it.increment(error)) {
+    struct stat st{};
+    if (::lstat(it->path().c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+      bytes += static_cast<uint64_t>(st.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options, KeeperClient& keeper) {
   std::unique_ptr<Daemon> daemon(new Daemon(options, keeper));
@@ -35,9 +55,16 @@ Status Daemon::OpenStore() {
                                               .master_key_command = options_.master_key_command,
                                               .create = true,
                                               .adopt = options_.adopt}));
-  auto catalog =
-      LocalCatalog::Open(fs, directory_->master_key(),
-                         {.dir = directory_->CatalogDir(), .create = !directory_->holds_data()});
+  space_ = CAIRN_TRY(SpaceGuard::Open(
+      {.fs = fs, .dir = directory_->dir(), .clock = SystemClock(), .limits = options_.space}));
+  mounts_.LimitSpace(*space_);
+  constexpr uint64_t kDatabasesBytes = 4 << 20;  // manifests, and tables of what is in their logs
+  IgnoreError(space_->MakeRoom(kDatabasesBytes, "opening"), "the databases say what they lack");
+  auto catalog = LocalCatalog::Open(
+      fs, directory_->master_key(),
+      {.dir = directory_->CatalogDir(),
+       .create = !directory_->holds_data(),
+       .make_room = [this](uint64_t bytes) { return space_->MakeRoom(bytes, "the catalog"); }});
   if (!catalog && catalog.error().code() == ErrorCode::kNotFound) {
     return Err(ErrorCode::kDataLoss, fmt::format("{} has data, but there is no catalog in {}",
                                                  directory_->dir(), directory_->CatalogDir()));
@@ -59,7 +86,8 @@ Status Daemon::OpenStore() {
                                             .keys = keys_,
                                             .clock = SystemClock(),
                                             .store = directory_->store(),
-                                            .epoch = directory_->open_epoch()}));
+                                            .epoch = directory_->open_epoch(),
+                                            .space = space_.get()}));
   return {};
 }
 
@@ -68,7 +96,8 @@ Status Daemon::StartServices() {
   Clock& clock = SystemClock();
   const uint64_t epoch = registry_->epoch();
   const VolumeManagerOptions volume_options{.volumes_dir = directory_->VolumesDir(),
-                                            .epoch = directory_->open_epoch()};
+                                            .epoch = directory_->open_epoch(),
+                                            .space = space_.get()};
   volumes_ = std::make_unique<VolumeManager>(volume_options, fs, keys_, *store_, nodes_, *catalog_,
                                              clock, mounts_);
   snapshots_ =
@@ -90,6 +119,8 @@ Status Daemon::StartServices() {
   volumes_->OnSealed([this](const catalog::PointRecord& record) {
     if (auto settled = publisher_->SettleAll(&record.point()); !settled) {
       LogWarning("settle_failed", {{"error", settled.error().ToString()}});
+      MutexLock lock(background_mutex_);
+      unsettled_ = true;
     }
   });
   volumes_->Start();
@@ -97,14 +128,38 @@ Status Daemon::StartServices() {
   // A decoded tree node outlives the block that it was read from.
   scrub.distrusted = [this](const Id128& realm) { nodes_.EraseRealm(realm); };
   scrubber_ = Scrubber::Start(*catalog_, *store_, clock, std::move(scrub));
-  // What an earlier life published and did not move any more: in the background, since it reads all
-  // those bytes.
-  settle_thread_ = std::thread([this] {
-    if (auto settled = publisher_->SettleAll(nullptr); !settled) {
-      LogWarning("settle_failed", {{"error", settled.error().ToString()}});
-    }
-  });
+  settle_thread_ = std::thread([this] { SettleInBackground(); });
+  space_thread_ = std::thread([this] { WatchSpace(); });
   return {};
+}
+
+// What an earlier life published and did not move any more, and what failed since (a full disk).
+void Daemon::SettleInBackground() {
+  constexpr int64_t kRetryMs = 5000;
+  for (;;) {
+    bool settle;
+    {
+      MutexLock lock(background_mutex_);
+      if (background_ends_) return;
+      settle = std::exchange(unsettled_, false);
+    }
+    const Status settled = settle ? publisher_->SettleAll(nullptr) : Status();
+    if (!settled) LogWarning("settle_failed", {{"error", settled.error().ToString()}});
+    MutexLock lock(background_mutex_);
+    if (!settled) unsettled_ = true;
+    if (!background_ends_) background_changed_.WaitFor(background_mutex_, kRetryMs);
+  }
+}
+
+void Daemon::WatchSpace() {
+  constexpr int64_t kTickMs = 200;
+  for (;;) {
+    space_->Maintain();
+    MutexLock lock(background_mutex_);
+    if (background_ends_) return;
+    background_changed_.WaitFor(background_mutex_, kTickMs);
+    if (background_ends_) return;
+  }
 }
 
 bool Daemon::IsMounted(const catalog::Environment& env) {
@@ -218,16 +273,31 @@ host::StatsInfo Daemon::Stats() {
     info.set_quarantined_blocks(scrub->quarantine.blocks);
     info.set_quarantined_packs(scrub->quarantine.packs);
   }
-  uint64_t journal_bytes = 0;
-  std::error_code error;
-  // Files come and go meanwhile: a number for people, not for decisions.
-  for (std::filesystem::recursive_directory_iterator it(directory_->VolumesDir(), error), end;
-       !error && it != end; it.increment(error)) {
-    std::error_code gone;
-    const uint64_t size = it->is_regular_file(gone) ? it->file_size(gone) : 0;
-    if (!gone) journal_bytes += size;
-  }
+  const uint64_t journal_bytes = AllocatedBelow(directory_->VolumesDir());
   info.set_journal_bytes(journal_bytes);
+  const SpaceStatus space = space_->GetStatus();
+  host::SpaceInfo& view = *info.mutable_space();
+  view.set_total_bytes(space.total_bytes);
+  view.set_free_bytes(space.free_bytes);
+  (*view.mutable_limits())["reserve"] = space.limits.reserve_bytes;
+  (*view.mutable_limits())["floor"] = space.limits.floor_bytes;
+  (*view.mutable_limits())["headroom"] = space.limits.headroom_bytes;
+  (*view.mutable_limits())["dirty_per_mount"] = space.limits.dirty_bytes_per_mount;
+  for (size_t i = 0; i < kSpaceUses; ++i) {
+    const auto use = static_cast<SpaceUse>(i);
+    const std::string name(SpaceUseName(use));
+    (*view.mutable_set_aside())[name] = space.set_aside_bytes[i];
+    if (use > SpaceUse::kRetaining) continue;
+    (*view.mutable_available())[name] = space.available_bytes[i];
+    (*view.mutable_written())[name] = space.written_bytes[i];
+    (*view.mutable_refusals())[name] = space.refusals[i];
+  }
+  (*view.mutable_used())["journals"] = journal_bytes;
+  (*view.mutable_used())["packs"] = stats.pack_bytes - stats.trash_bytes;
+  (*view.mutable_used())["trash"] = stats.trash_bytes;
+  (*view.mutable_used())["catalog"] = AllocatedBelow(directory_->CatalogDir());
+  (*view.mutable_used())["index"] = AllocatedBelow(directory_->dir() + "/index");
+  (*view.mutable_used())["reserve"] = space.reserve_file_bytes;
   info.set_started_ms(started_ms_);
   info.set_version(CAIRN_VERSION);
   return info;
@@ -241,7 +311,13 @@ void Daemon::Stop() {
   if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) host_server_->Stop();
   if (scrubber_ != nullptr) scrubber_->Stop();
+  {
+    MutexLock lock(background_mutex_);
+    background_ends_ = true;
+  }
+  background_changed_.NotifyAll();
   if (settle_thread_.joinable()) settle_thread_.join();
+  if (space_thread_.joinable()) space_thread_.join();
   if (volumes_ != nullptr) volumes_->Stop();
   const auto close = [](const char* what, const Status& closed) {
     if (!closed) LogError("close_failed", {{"part", what}, {"error", closed.error().ToString()}});

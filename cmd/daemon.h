@@ -19,10 +19,12 @@
 #include "cmd/fuse_mount_service.h"
 #include "fuse/keeper_client.h"
 #include "store/base/error.h"
+#include "store/base/mutex.h"
 #include "store/data_directory.h"
 #include "store/key_ring.h"
 #include "store/local_block_store.h"
 #include "store/node_cache.h"
+#include "store/space_guard.h"
 
 namespace cairn {
 
@@ -33,6 +35,7 @@ struct DaemonOptions {
   std::string master_key_command;  // prints the key
   bool adopt = false;              // DataDirectoryOptions::adopt
   ListenAddress listen;
+  SpaceLimits space;  // 0: by the size of the disk
 };
 
 // Thread-compatible: one owner starts and stops it.
@@ -57,6 +60,8 @@ class Daemon {
   Status StartServers();
   bool IsMounted(const catalog::Environment& env);
   Status EndAbandonedOperations();
+  void SettleInBackground();
+  void WatchSpace();
   host::StatsInfo Stats();
 
   const DaemonOptions options_;
@@ -66,6 +71,7 @@ class Daemon {
 
   // In the order in which they start; they stop in the other.
   std::unique_ptr<DataDirectory> directory_;
+  std::unique_ptr<SpaceGuard> space_;
   std::unique_ptr<LocalCatalog> catalog_;
   KeyRing keys_;
   FuseMountService mounts_;
@@ -80,7 +86,12 @@ class Daemon {
   std::unique_ptr<Scrubber> scrubber_;
   Mutex check_mutex_;
   CheckProgress check_progress_ GUARDED_BY(check_mutex_);  // of the check that runs
+  Mutex background_mutex_;
+  CondVar background_changed_;
+  bool background_ends_ GUARDED_BY(background_mutex_) = false;
+  bool unsettled_ GUARDED_BY(background_mutex_) = true;
   std::thread settle_thread_;
+  std::thread space_thread_;
   std::unique_ptr<ApiServices> services_;
   std::unique_ptr<HostApi> host_api_;
   std::unique_ptr<HttpApi> http_api_;

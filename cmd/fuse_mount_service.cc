@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -30,6 +31,13 @@ bool CoversOrIsWithin(const std::string& dir, const std::string& data_dir) {
   return IsWithin(data, target) || IsWithin(target, data);
 }
 
+// What the kernel lets all mounts together hold dirty: vm.dirty_ratio, by default a fifth of the
+// memory it can use.
+uint64_t MostDirtyBytes() {
+  const auto pages = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L));
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 5;
+}
+
 }  // namespace
 
 Status FuseMountService::Mount(Volume& volume, const std::string& dir,
@@ -49,7 +57,7 @@ Status FuseMountService::Mount(Volume& volume, const std::string& dir,
                  fmt::format("the Environment is mounted at {} already", entry.dir), EBUSY);
     }
     gone = std::move(entry.mount);
-    entry = {.dir = dir, .mount = nullptr};
+    entry = {.dir = dir};
   }
   gone.reset();  // ends its threads before the next ones serve the same volume
   FuseMountOptions fuse;
@@ -58,6 +66,18 @@ Status FuseMountService::Mount(Volume& volume, const std::string& dir,
   fuse.nodev = !options.allow_dev;
   fuse.read_only = options.read_only;
   fuse.writeback_cache = options.writeback_cache;
+  SpaceReservation dirty;
+  if (space_ != nullptr && !options.read_only) {
+    fuse.max_dirty_bytes = space_->limits().dirty_bytes_per_mount;
+    const uint64_t held_bytes =
+        space_->GetStatus().set_aside_bytes[static_cast<size_t>(SpaceUse::kDirty)];
+    const uint64_t most_bytes = MostDirtyBytes();
+    auto held = space_->Reserve(
+        SpaceUse::kDirty,
+        std::min(fuse.max_dirty_bytes, most_bytes > held_bytes ? most_bytes - held_bytes : 0),
+        "a mount");
+    if (held) dirty = *std::move(held);
+  }
   auto mounted = MountedVolume::Mount(keeper_, volume, fuse);
   MutexLock lock(mutex_);
   if (!mounted) {
@@ -65,7 +85,9 @@ Status FuseMountService::Mount(Volume& volume, const std::string& dir,
     return std::unexpected(
         std::move(mounted).error().WithContext(fmt::format("cannot mount at {}", dir)));
   }
-  mounts_[volume.id()].mount = std::move(*mounted);
+  Entry& entry = mounts_[volume.id()];
+  entry.mount = std::move(*mounted);
+  entry.dirty = std::move(dirty);
   return {};
 }
 

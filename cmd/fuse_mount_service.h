@@ -12,6 +12,7 @@
 #include "snapshot/mount_service.h"
 #include "store/base/id128.h"
 #include "store/base/mutex.h"
+#include "store/space_guard.h"
 
 namespace cairn {
 
@@ -22,6 +23,10 @@ class FuseMountService final : public MountService {
   // Mounts nothing over `data_dir`: the daemon opens its files by path.
   FuseMountService(KeeperClient& keeper, std::string data_dir)
       : keeper_(keeper), data_dir_(std::move(data_dir)) {}
+
+  // Bounds what the kernel may hold dirty for each mount, and sets that aside while it lives.
+  // Before the first mount; the guard outlives them.
+  void LimitSpace(SpaceGuard& space) { space_ = &space; }
 
   Status Mount(Volume& volume, const std::string& dir, const MountOptions& options) override;
   Status Unmount(const Id128& volume, bool force) override;
@@ -34,13 +39,15 @@ class FuseMountService final : public MountService {
  private:
   struct Entry {
     std::string dir;
-    std::shared_ptr<MountedVolume> mount;  // null while it is being mounted
+    std::shared_ptr<MountedVolume> mount = nullptr;  // null while it is being mounted
+    SpaceReservation dirty = {};
   };
   // Null when nothing is mounted, or it has gone (umount(8), an abort).
   std::shared_ptr<MountedVolume> Find(const Id128& volume);
 
   KeeperClient& keeper_;
   const std::string data_dir_;
+  SpaceGuard* space_ = nullptr;
   Mutex mutex_;
   std::map<Id128, Entry> mounts_ GUARDED_BY(mutex_);
 };

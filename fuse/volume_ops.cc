@@ -398,7 +398,10 @@ struct VolumeOps::Impl {
   static void StatFs(fuse_req_t req, fuse_ino_t) {
     const VolumeStatus status = VolumeOf(req).GetStatus();
     const auto rest = [](uint64_t all, uint64_t used) { return all > used ? all - used : 0; };
-    const uint64_t bytes = status.quota_bytes != 0 ? status.quota_bytes : kUnlimitedBytes;
+    uint64_t bytes = status.quota_bytes != 0 ? status.quota_bytes : kUnlimitedBytes;
+    if (status.disk) {
+      bytes = std::min(bytes, status.logical_bytes + status.disk->available_bytes);
+    }
     const uint64_t inodes = status.quota_inodes != 0 ? status.quota_inodes : kUnlimitedInodes;
     struct statvfs st{};
     st.f_bsize = kPageBytes;

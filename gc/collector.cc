@@ -1,8 +1,9 @@
 // One collection, with writers held off:
 //
 //   hold writers -> seal the open packs -> read the root set at one instant -> mark (every branch
-//   read and verified, every leaf looked up) -> condemn what is not marked (index entries get this
-//   cycle's tag) -> rewrite or remove packs -> purge the trash.
+//   read and verified, every leaf looked up) -> purge the trash -> pack by pack, those that free
+//   soonest first: condemn what is not marked (index entries get this cycle's tag) -> rewrite or
+//   remove the pack.
 //
 // Anything unreadable or missing while it marks ends it before the first deletion: an incomplete
 // mark must never become a sweep. A pack whose live leaf turns out damaged while it is copied stays
@@ -57,7 +58,39 @@ Result<Marked> Mark(LocalBlockStore& store, const RootSet& set) {
   return marked;
 }
 
+const LocalBlockStore::AddressSet& LiveOf(const MarkSet& marks, const Id128& realm) {
+  static const LocalBlockStore::AddressSet kNone;
+  const auto found = marks.find(realm);
+  return found == marks.end() ? kNone : found->second;
+}
+
 }  // namespace
+
+// Packs without anything live need no room to go, and make room for the copies of the others; of
+// those, the one that frees most for each byte of its copy is first. Last, those that stay.
+bool Collector::FreesSooner(const Candidate& a, const Candidate& b) {
+  if (a.rewrite != b.rewrite) return a.rewrite;
+  const auto weigh = [](const Candidate& c, const Candidate& other) {
+    return static_cast<double>(c.live_bytes) * static_cast<double>(other.garbage_bytes);
+  };
+  if ((a.live_bytes == 0) != (b.live_bytes == 0)) return a.live_bytes == 0;
+  return weigh(a, b) < weigh(b, a);
+}
+
+Status Collector::Sweep(const Candidate& candidate, const LocalBlockStore::AddressSet& live,
+                        uint64_t cycle, bool now, CollectReport& report) {
+  for (const auto& block : CAIRN_TRY(store_.ListBlocks(candidate.pack))) {
+    if (!block.indexed_here || live.contains(block.entry.address)) continue;
+    CAIRN_TRY(store_.Condemn(block.entry.address, block.condemn_cycle, cycle));
+  }
+  if (!candidate.rewrite) return {};
+  const auto rewritten =
+      CAIRN_TRY(store_.RewritePack(candidate.pack, live, {.now = now, .condemn_cycle = cycle}));
+  ++(rewritten.kept_blocks == 0 ? report.packs_removed : report.packs_rewritten);
+  report.freed_bytes +=
+      rewritten.bytes_before - std::min(rewritten.bytes_before, rewritten.bytes_after);
+  return {};
+}
 
 Result<CollectReport> Collector::Collect(const CollectOptions& options) {
   if (running_.exchange(true)) {
@@ -89,70 +122,65 @@ Result<CollectReport> Collector::Collect(const CollectOptions& options) {
     for (const Id128& realm : roots.dead_realms)
       report.freed_bytes += CAIRN_TRY(store_.DropRealm(realm));
   }
-  static const LocalBlockStore::AddressSet kNone;
+  std::vector<Candidate> candidates;
   for (const Id128& realm : store_.ListRealms()) {
     const bool known =
         std::find(roots.realms.begin(), roots.realms.end(), realm) != roots.realms.end();
     if (!known) continue;  // of nobody that the catalog knows: kept, check reports it
-    const auto found = marked.marks.find(realm);
-    const LocalBlockStore::AddressSet& live = found == marked.marks.end() ? kNone : found->second;
+    const LocalBlockStore::AddressSet& live = LiveOf(marked.marks, realm);
     for (const PackSummary& pack : store_.ListPacks(realm)) {
       ++report.packs_scanned;
-      const std::vector<LocalBlockStore::PackBlock> blocks =
-          CAIRN_TRY(store_.ListBlocks(pack.pack));
-      uint64_t live_bytes = 0;
-      uint64_t garbage_bytes = 0;
-      uint64_t garbage_blocks = 0;
+      Candidate candidate{.realm = realm, .pack = pack.pack};
       uint64_t framed_bytes = kPackHeaderBytes;
-      for (const auto& block : blocks) {
+      for (const auto& block : CAIRN_TRY(store_.ListBlocks(pack.pack))) {
         framed_bytes += PackEntry::FrameBytes(block.entry.stored_length);
         const bool keep = block.indexed_here && live.contains(block.entry.address);
-        (keep ? live_bytes : garbage_bytes) += block.entry.stored_length;
-        if (keep) continue;
-        ++garbage_blocks;
-        if (block.indexed_here && !options.dry_run && block.condemn_cycle != cycle) {
-          CAIRN_TRY(store_.Condemn(block.entry.address, block.condemn_cycle, cycle));
-        }
+        (keep ? candidate.live_bytes : candidate.garbage_bytes) += block.entry.stored_length;
+        if (!keep) ++report.garbage_blocks;
       }
       // What an interrupted write left after the last frame, or between frames.
-      if (!pack.sealed) garbage_bytes += pack.file_bytes - std::min(pack.file_bytes, framed_bytes);
-      report.live_bytes += live_bytes;
-      report.garbage_bytes += garbage_bytes;
-      report.garbage_blocks += garbage_blocks;
-      const double live_ratio =
-          live_bytes + garbage_bytes == 0
-              ? 0.0
-              : static_cast<double>(live_bytes) / static_cast<double>(live_bytes + garbage_bytes);
-      const bool worth_it = live_bytes == 0 || live_ratio < options.min_live_ratio ||
-                            (options.now && garbage_bytes > 0);
-      if (options.dry_run || !worth_it) continue;
-      const auto attempt =
-          store_.RewritePack(pack.pack, live, {.now = options.now, .condemn_cycle = cycle});
-      if (!attempt && attempt.error().code() == ErrorCode::kDataLoss) {
-        // A live block of it is damaged: that hurts its owners, not everybody else's space.
-        LogError("pack_not_rewritten",
-                 {{"pack", pack.pack.ToHex()}, {"error", attempt.error().ToString()}});
-        ++report.packs_damaged;
-        continue;
+      if (!pack.sealed) {
+        candidate.garbage_bytes += pack.file_bytes - std::min(pack.file_bytes, framed_bytes);
       }
-      const LocalBlockStore::RewriteResult rewritten = CAIRN_TRY(attempt);
-      if (rewritten.kept_blocks == 0) {
-        ++report.packs_removed;
-      } else {
-        ++report.packs_rewritten;
+      report.live_bytes += candidate.live_bytes;
+      report.garbage_bytes += candidate.garbage_bytes;
+      const uint64_t all_bytes = candidate.live_bytes + candidate.garbage_bytes;
+      const double live_ratio = all_bytes == 0 ? 0.0
+                                               : static_cast<double>(candidate.live_bytes) /
+                                                     static_cast<double>(all_bytes);
+      candidate.rewrite = candidate.live_bytes == 0 || live_ratio < options.min_live_ratio ||
+                          (options.now && candidate.garbage_bytes > 0);
+      if (candidate.live_bytes == 0 || candidate.garbage_bytes > 0) {
+        candidates.push_back(candidate);
       }
-      report.freed_bytes +=
-          rewritten.bytes_before - std::min(rewritten.bytes_before, rewritten.bytes_after);
     }
   }
-  if (!options.dry_run)
+  if (!options.dry_run) {
     report.freed_bytes += CAIRN_TRY(store_.PurgeTrash(options.now ? 0 : options.trash_ms));
+    std::ranges::sort(candidates, FreesSooner);
+    for (const Candidate& candidate : candidates) {
+      const Status swept =
+          Sweep(candidate, LiveOf(marked.marks, candidate.realm), cycle, options.now, report);
+      if (swept) continue;
+      if (swept.error().code() == ErrorCode::kExhausted) {
+        ++report.packs_without_room;
+      } else if (swept.error().code() == ErrorCode::kDataLoss) {
+        // A live block of it is damaged: that hurts its owners, not everybody else's space.
+        ++report.packs_damaged;
+      } else {
+        return std::unexpected(swept.error());
+      }
+      LogError("pack_not_collected",
+               {{"pack", candidate.pack.ToHex()}, {"error", swept.error().ToString()}});
+    }
+  }
   report.trash_bytes = store_.Stats().trash_bytes;
   LogInfo("collected", {{"marked", report.marked_blocks},
                         {"garbage_blocks", report.garbage_blocks},
                         {"packs_removed", report.packs_removed},
                         {"packs_rewritten", report.packs_rewritten},
                         {"packs_damaged", report.packs_damaged},
+                        {"packs_without_room", report.packs_without_room},
                         {"freed_bytes", report.freed_bytes},
                         {"dry_run", options.dry_run}});
   return report;

@@ -31,8 +31,9 @@ struct CollectReport {
   uint64_t packs_scanned = 0;
   uint64_t packs_rewritten = 0;
   uint64_t packs_removed = 0;
-  uint64_t packs_damaged = 0;  // left as they are, with their garbage: a live block is damaged
-  uint64_t freed_bytes = 0;    // of the disk, or on its way through the trash
+  uint64_t packs_damaged = 0;       // left as they are, with their garbage: a live block is damaged
+  uint64_t packs_without_room = 0;  // left as they are: no space for the copy of what lives in them
+  uint64_t freed_bytes = 0;         // of the disk, or on its way through the trash
   uint64_t trash_bytes = 0;
 };
 
@@ -43,6 +44,17 @@ class Collector {
   Result<CollectReport> Collect(const CollectOptions& options);
 
  private:
+  struct Candidate {
+    Id128 realm;
+    Id128 pack;
+    uint64_t live_bytes = 0;
+    uint64_t garbage_bytes = 0;
+    bool rewrite = false;  // otherwise its garbage is condemned and stays
+  };
+  static bool FreesSooner(const Candidate& a, const Candidate& b);
+  Status Sweep(const Candidate& candidate, const LocalBlockStore::AddressSet& live, uint64_t cycle,
+               bool now, CollectReport& report);
+
   Catalog& catalog_;
   LocalBlockStore& store_;
   std::atomic<bool> running_ = false;

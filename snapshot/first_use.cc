@@ -27,6 +27,7 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
   MutexLock one_initialiser(*once);
 
   // Claim: the record gets its volume, once.
+  constexpr uint64_t kFirstUseBytes = 1 << 20;  // two journals, some records
   catalog::Environment record;
   bool ready = false;
   CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
@@ -37,6 +38,9 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
     if (ready) return {};
     if (record.state() == catalog::ENV_DELETING) {
       return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
+    }
+    if (s.options.space != nullptr) {
+      CAIRN_TRY(s.options.space->Reserve(SpaceUse::kGrowing, kFirstUseBytes, "an Environment"));
     }
     if (record.state() == catalog::ENV_FAILED) {
       return Err(ErrorCode::kFailedPrecondition,

@@ -50,6 +50,17 @@ Result<Id128> RealmOf(Catalog& catalog, const std::string& org) {
   return Id128::FromView(record->realm());
 }
 
+// A generation of journals and the records; what the volume holds has its space already.
+constexpr uint64_t kRecordBytes = 1 << 20;
+
+// What a file has on its disk: its pages that are not holes.
+Result<uint64_t> AllocatedBytes(const UniqueFd& fd) {
+  if (!fd.valid()) return 0;
+  struct stat st{};
+  if (fstat(fd.get(), &st) != 0) return ErrErrno(errno, "stat");
+  return std::min(static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_blocks) * 512);
+}
+
 std::string View(const Digest256& digest) {
   return std::string(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
@@ -84,6 +95,7 @@ Result<catalog::Snapshot> SnapshotService::Create(
     const std::map<std::string, std::string>& labels) {
   catalog::Snapshot snapshot = NewSnapshot(org, env, name);
   snapshot.mutable_labels()->insert(labels.begin(), labels.end());
+  CAIRN_TRY(volumes_.RoomToRetain("a snapshot", kRecordBytes));
   CAIRN_TRY(volumes_.EnsureInitialized(org, env));
   CAIRN_TRY(volumes_.Freeze(
       org, env,
@@ -136,6 +148,7 @@ Ruled<void> SnapshotService::Delete(const std::string& org, const std::string& i
 Result<catalog::Environment> SnapshotService::Fork(const std::string& org,
                                                    const std::string& source,
                                                    const std::string& name, bool with_memory) {
+  CAIRN_TRY(volumes_.RoomToRetain("a fork", kRecordBytes));
   catalog::Environment made;
   made.set_id(NewId(kEnvironmentPrefix));
   made.set_org(org);
@@ -227,6 +240,10 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
   if (!request.vmstate_path.empty()) {
     vmstate = CAIRN_TRY(OpenRegularFile(request.vmstate_path, "vmstate"));
   }
+  // Deduplication may leave little of it, but only capturing tells.
+  const uint64_t captured_bytes =
+      CAIRN_TRY(AllocatedBytes(memory)) + CAIRN_TRY(AllocatedBytes(vmstate)) + kRecordBytes;
+  CAIRN_TRY(volumes_.RoomToRetain("a pause", captured_bytes));
   CAIRN_TRY(volumes_.EnsureInitialized(org, env));
   const Id128 realm = CAIRN_TRY(RealmOf(catalog_, org));
   const catalog::Operation operation =
@@ -244,7 +261,8 @@ Result<catalog::Snapshot> SnapshotService::Pause(const std::string& org, const s
     if (record->vm_generation_id().size() == 16)
       capture.vm_generation_id = Id128::FromView(record->vm_generation_id());
     capture.restore_count = record->restore_count();
-    const std::unique_ptr<WriteSession> session = CAIRN_TRY(store_.BeginWrite(realm));
+    const std::unique_ptr<WriteSession> session = CAIRN_TRY(store_.BeginWrite(
+        realm, {.use = SpaceUse::kRetaining, .expected_bytes = captured_bytes, .what = "a pause"}));
     const CaptureResult captured =
         CAIRN_TRY(CaptureMemoryImage(memory.get(), vmstate.get(), *session, capture));
     CAIRN_TRY(session->Sync());

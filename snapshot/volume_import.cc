@@ -24,7 +24,7 @@ Status VolumeManager::State::SealForImport(const std::shared_ptr<OpenVolume>& op
   Head& head = open->volume->head();
   CAIRN_TRY(SealAll(open));
   if (head.current()->below() != nullptr) {  // a fork that wrote nothing, over an unsealed state
-    CAIRN_TRY(open->volume->Freeze());
+    CAIRN_TRY(FreezeToSeal(*open));
     CAIRN_TRY(SealVolume(open));
   }
   const std::shared_ptr<const Layer> now = head.current();

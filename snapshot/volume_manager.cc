@@ -168,6 +168,7 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   head.next_ino = std::max<uint64_t>(now->next_ino(), kFirstFreeInode);
   head.base_inodes = now->base_inodes();
   head.base_bytes = now->base_bytes();
+  head.space = options.space;
   if (now->has_base_point() && now->root().empty()) {
     const catalog::Point& base = now->base_point();
     const auto point = CAIRN_TRY(
@@ -190,12 +191,14 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
     volume_options.quota_inodes = env->quota_inodes();
   }
   opened->volume = CAIRN_TRY(Volume::Open(fs, keys, store, clock, volume_options));
+  const auto recovered = opened->volume->head().unsealed();
+  if (!recovered.empty()) opened->sealable_through = recovered.back()->generation();
   {
     MutexLock lock(mutex);
     volumes[id] = opened;
     opening.erase(id);
   }
-  if (!opened->volume->head().unsealed().empty()) RequestSeal(id);
+  if (!recovered.empty()) RequestSeal(id);
   return opened;
 }
 
@@ -235,7 +238,7 @@ Status VolumeManager::State::NotImporting(const OpenVolume& volume) {
 
 Status VolumeManager::State::SealAll(const std::shared_ptr<OpenVolume>& volume) {
   if (volume->volume->head().failed()) return {};
-  if (volume->volume->head().active_records() > 0) CAIRN_TRY(volume->volume->Freeze());
+  if (volume->volume->head().active_records() > 0) CAIRN_TRY(FreezeToSeal(*volume));
   return SealVolume(volume);
 }
 
@@ -276,7 +279,12 @@ Status VolumeManager::Mount(const std::string& org, const std::string& env, cons
                  "environment " + env + " is mounted at " + where + ": unmount it first");
     }
     if (record.state() == catalog::ENV_READY && !options.read_only) {
-      CAIRN_TRY(state_->MakeOutputDirectories(*open, record));
+      const Status made = state_->MakeOutputDirectories(*open, record);
+      // A full disk is a reason to mount: to delete something.
+      if (!made && made.error().code() != ErrorCode::kExhausted) return made;
+      if (!made) {
+        LogWarning("no_output_directories", {{"env", env}, {"error", made.error().ToString()}});
+      }
     }
     return state_->mounts.Mount(*open->volume, dir, options);
   }
@@ -293,10 +301,8 @@ Status VolumeManager::Unmount(const std::string& org, const std::string& env, bo
     if (open->volume->head().active_records() == 0) return {};
     // All is durable already; sealing it now only saves work later. A full disk must not make an
     // unmount that was done look undone.
-    const auto frozen = open->volume->Freeze();
-    if (frozen) {
-      state_->RequestSeal(open->id);
-    } else {
+    const Status frozen = state_->FreezeToSeal(*open);
+    if (!frozen) {
       LogWarning("freeze_after_unmount_failed",
                  {{"env", env}, {"error", frozen.error().ToString()}});
     }
@@ -383,10 +389,18 @@ Result<catalog::PointRecord> VolumeManager::Freeze(const std::string& org, const
     const catalog::PointRecord record = state_->MakePoint(open, *layer);
     const Status committed =
         state_->CommitPointRecord(record, FsView(layer, open.volume->hash_seed()), commit);
-    state_->RequestSeal(open.id);  // only now: the sealer must find the PointRecord
+    open.sealable_through = layer->generation();  // only now: the sealer must find the PointRecord
+    state_->RequestSeal(open.id);
     if (!committed) return std::unexpected(committed.error());
     return record;
   }
+}
+
+Status VolumeManager::RoomToRetain(std::string_view what, uint64_t bytes) {
+  SpaceGuard* const space = state_->options.space;
+  if (space == nullptr) return {};
+  CAIRN_TRY(space->Reserve(SpaceUse::kRetaining, bytes, what));
+  return {};
 }
 
 // ---- views, forks, rollback ----

@@ -14,6 +14,8 @@
 //   3. A block session is held from the first Put of a seal until its catalog transaction is
 //   committed.
 //   4. A volume's journals are not deleted while an unsealed Point of it is referenced.
+//   5. A generation is sealed only once the record of its Point, if it is to have one, is
+//   committed: OpenVolume::sealable_through.
 #pragma once
 
 #include <functional>
@@ -42,6 +44,7 @@ struct VolumeManagerOptions {
   uint32_t max_unsealed_generations = 3;   // then Freeze waits for the sealer
   uint64_t import_slice_records = 100000;  // an import publishes after so many
   uint64_t epoch = 0;                      // open epoch of the data directory, stamped into nodes
+  SpaceGuard* space = nullptr;             // outlives the manager; null: until the disk says no
 };
 
 // Thread-safe. Stop() before destruction.
@@ -136,6 +139,12 @@ class VolumeManager {
   // Deletes a revoked volume's journals and directory, sealing first what a referenced Point still
   // needs. Idempotent. For the reaper.
   Status RemoveVolume(const catalog::Volume& volume);
+
+  // Exhausted, with the numbers, when the budget of what is kept does not have so much for `what`.
+  Status RoomToRetain(std::string_view what, uint64_t bytes);
+  // Freezes what open volumes have written (without a barrier) and seals everything, so that what
+  // was deleted in them is garbage to a collection. The first error; the others are logged.
+  Status SealEverything();
 
   // Called with each newly sealed point, from the sealer's thread, after the commit (artifacts/
   // uses it).

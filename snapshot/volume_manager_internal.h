@@ -34,6 +34,8 @@ struct OpenVolume {
   // An import holds `operation` (for long): others are refused instead of waiting.
   std::atomic<bool> importing{false};
   std::atomic<bool> revoked{false};  // the Environment is being deleted: an import ends
+  // Generations up to it may be sealed: whoever froze them has committed what refers to them.
+  std::atomic<uint64_t> sealable_through{0};
   // Of a fork: unsealed when the volume was opened.
   std::optional<catalog::Point> base_point GUARDED_BY(sealing);
 };
@@ -67,7 +69,12 @@ struct VolumeManager::State {
   std::map<std::string, std::shared_ptr<Mutex>> initializing
       GUARDED_BY(mutex);                     // one initialiser per Environment
   std::set<Id128> wanted GUARDED_BY(mutex);  // volumes with something to seal
-  std::map<Id128, int64_t> retry_at_ns GUARDED_BY(mutex);
+  struct FailedSeal {
+    int64_t retry_at_ns = 0;
+    std::optional<Error> no_space = {};  // it failed for want of space
+    uint64_t free_bytes = 0;             // then
+  };
+  std::map<Id128, FailedSeal> failed_seals GUARDED_BY(mutex);
   uint64_t seal_rounds GUARDED_BY(mutex) = 0;  // grows whenever a seal ended, well or not
   std::vector<std::function<void(const catalog::PointRecord&)>> callbacks GUARDED_BY(mutex);
   std::multiset<std::string> held GUARDED_BY(mutex);  // PointKeys of pauses in flight
@@ -130,8 +137,18 @@ struct VolumeManager::State {
   void RequestSeal(const Id128& volume);
   // Seals all that is frozen now, oldest first. Any thread.
   Status SealVolume(const std::shared_ptr<OpenVolume>& volume);
-  Status SealOldest(OpenVolume& volume, const std::shared_ptr<const Layer>& layer)
+  // `layers` are the oldest unsealed ones; only the newest of them may have a Point.
+  Status SealTogether(OpenVolume& volume, const std::vector<std::shared_ptr<const Layer>>& layers)
       REQUIRES(volume.sealing);
+  // How many of `layers`, oldest first, are sealed as one.
+  Result<size_t> CountTogether(OpenVolume& volume,
+                               const std::vector<std::shared_ptr<const Layer>>& layers);
+  void NoteFailedSeal(const Id128& volume, const Error& error);
+  bool ForSpace() { return options.space != nullptr && options.space->Tight(); }
+  // Freezes without a barrier or a Point, and asks for the seal.
+  Status FreezeToSeal(OpenVolume& volume) REQUIRES(volume.operation);
+  // What a tick does for an open volume.
+  void Tend(OpenVolume& volume, bool for_space);
   Status WaitForRoom(OpenVolume& volume);
 };
 

@@ -87,6 +87,7 @@ Result<std::unique_ptr<VolumeManager::FrozenVolume>> VolumeManager::State::Freez
   const Status recorded = CommitPointRecord(
       record, view,
       [](CatalogTransaction&, const catalog::PointRecord&, const FsView&) -> Status { return {}; });
+  open->sealable_through = (*layer)->generation();
   if (!recorded) {
     let_go();
     open->volume->SetReadOnly(false);

@@ -6,8 +6,9 @@
 // journals unlinked -> callbacks. A crash before the transaction leaves unreachable blocks for the
 // collector and the journals as they were; after it, stale journals that the next open removes.
 //
-// A seal that fails (disk full, damaged block) is tried again after a pause; its volume goes on
-// meanwhile.
+// A seal that fails (disk full, damaged block) is tried again after a pause, or as soon as there is
+// more space; its volume goes on meanwhile. On a disk that is getting full, generations are frozen
+// early, and those up to the next Point are sealed as one: what a later one deleted is not written.
 #include <algorithm>
 
 #include "catalog/keys.h"
@@ -22,6 +23,10 @@ namespace {
 constexpr int64_t kRetryNs = 5'000'000'000;
 constexpr int64_t kTickMs =
     500;  // how often active generations are measured against the seal limits
+// On a full disk an active generation is worth a seal from here on: a seal writes a few nodes
+// itself.
+constexpr uint64_t kWorthSealingBytes = 256 << 10;
+constexpr uint32_t kMoreGenerationsForSpace = 3;  // beyond max_unsealed_generations
 }  // namespace
 
 void VolumeManager::State::RequestSeal(const Id128& volume) {
@@ -55,12 +60,16 @@ void VolumeManager::State::RunSealer() {
   for (;;) {
     std::vector<std::shared_ptr<OpenVolume>> work;
     std::vector<std::shared_ptr<OpenVolume>> all;
+    const uint64_t free_bytes =
+        options.space != nullptr ? options.space->GetStatus().free_bytes : 0;
     {
       MutexLock lock(mutex);
       const int64_t now_ns = clock.MonotonicNs();
       auto ready = [&](const Id128& id) REQUIRES(mutex) {
-        const auto retry = retry_at_ns.find(id);
-        return retry == retry_at_ns.end() || retry->second <= now_ns;
+        const auto failed = failed_seals.find(id);
+        if (failed == failed_seals.end() || failed->second.retry_at_ns <= now_ns) return true;
+        return failed->second.no_space &&
+               free_bytes > failed->second.free_bytes + kWorthSealingBytes;
       };
       bool any = false;
       for (const Id128& id : wanted) any = any || ready(id);
@@ -85,30 +94,75 @@ void VolumeManager::State::RunSealer() {
       LogError("seal_failed", {{"env", volume->env}, {"error", sealed.error().ToString()}});
       MutexLock lock(mutex);
       wanted.insert(volume->id);
-      retry_at_ns[volume->id] = clock.MonotonicNs() + kRetryNs;
     }
-    for (const auto& volume : all) {
-      const Head& head = volume->volume->head();
-      if (head.failed() || (head.active_records() < options.auto_seal_records &&
-                            head.active_payload_bytes() < options.auto_seal_bytes)) {
-        continue;
-      }
-      if (head.unsealed().size() >= options.max_unsealed_generations) continue;
-      if (!volume->operation.TryLock()) continue;
-      if (volume->closed) {
-        volume->operation.Unlock();
-        continue;
-      }
-      const auto frozen = volume->volume->Freeze();  // no barrier: publishes nothing
-      volume->operation.Unlock();
-      if (frozen) {
-        RequestSeal(volume->id);
-      } else {
-        LogError("automatic_freeze_failed",
-                 {{"env", volume->env}, {"error", frozen.error().ToString()}});
-      }
+    const bool for_space = ForSpace();
+    for (const auto& volume : all) Tend(*volume, for_space);
+  }
+}
+
+void VolumeManager::State::Tend(OpenVolume& volume, bool for_space) {
+  Head& head = volume.volume->head();
+  if (head.failed()) return;
+  const size_t unsealed = head.unsealed().size();
+  const bool large = head.active_records() >= options.auto_seal_records ||
+                     head.active_payload_bytes() >= options.auto_seal_bytes;
+  const bool helps =
+      for_space && head.active_records() > 0 && head.unsealed_bytes() >= kWorthSealingBytes;
+  const size_t most = options.max_unsealed_generations + (helps ? kMoreGenerationsForSpace : 0);
+  if ((large || helps) && unsealed < most && volume.operation.TryLock()) {
+    const Status frozen = volume.closed ? Status() : FreezeToSeal(volume);
+    volume.operation.Unlock();
+    if (!frozen) {
+      LogError("automatic_freeze_failed",
+               {{"env", volume.env}, {"error", frozen.error().ToString()}});
     }
   }
+  if (head.active_records() == 0) return;
+  const Status prepared = head.PrepareNext();
+  if (!prepared && prepared.error().code() != ErrorCode::kExhausted) {
+    LogError("journal_not_prepared", {{"env", volume.env}, {"error", prepared.error().ToString()}});
+  }
+}
+
+Status VolumeManager::State::FreezeToSeal(OpenVolume& volume) {
+  const auto frozen = CAIRN_TRY(volume.volume->Freeze());
+  volume.sealable_through = frozen->generation();
+  RequestSeal(volume.id);
+  return {};
+}
+
+void VolumeManager::State::NoteFailedSeal(const Id128& volume, const Error& error) {
+  FailedSeal failed{.retry_at_ns = clock.MonotonicNs() + kRetryNs};
+  if (error.code() == ErrorCode::kExhausted) {
+    failed.no_space = error;
+    if (options.space != nullptr) failed.free_bytes = options.space->GetStatus().free_bytes;
+  }
+  MutexLock lock(mutex);
+  failed_seals[volume] = std::move(failed);
+}
+
+Status VolumeManager::SealEverything() {
+  std::vector<std::shared_ptr<OpenVolume>> open;
+  {
+    MutexLock lock(state_->mutex);
+    for (const auto& [id, volume] : state_->volumes) open.push_back(volume);
+  }
+  Status first;
+  for (const auto& volume : open) {
+    if (volume->importing) continue;  // it is sealed, and its lock is taken for long
+    Status sealed;
+    {
+      MutexLock operation(volume->operation);
+      Head& head = volume->volume->head();
+      if (volume->closed || head.failed()) continue;
+      if (head.active_records() > 0) sealed = state_->FreezeToSeal(*volume);
+    }
+    if (sealed) sealed = state_->SealVolume(volume);
+    if (sealed) continue;
+    LogWarning("seal_failed", {{"env", volume->env}, {"error", sealed.error().ToString()}});
+    if (first) first = sealed;
+  }
+  return first;
 }
 
 Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_volume) {
@@ -134,22 +188,53 @@ Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_
   Status result;
   {
     MutexLock sealing(volume.sealing);
-    for (const auto& layer : volume.volume->head().unsealed()) {
-      result = SealOldest(volume, layer);
-      if (!result) break;
+    std::vector<std::shared_ptr<const Layer>> layers;
+    for (auto& layer : volume.volume->head().unsealed()) {
+      if (layer->generation() <= volume.sealable_through) layers.push_back(std::move(layer));
+    }
+    while (result && !layers.empty()) {
+      const auto count = CountTogether(volume, layers);
+      if (!count) {
+        result = std::unexpected(count.error());
+        break;
+      }
+      const auto rest = layers.begin() + static_cast<std::ptrdiff_t>(*count);
+      result = SealTogether(volume, {layers.begin(), rest});
+      layers.erase(layers.begin(), rest);
     }
   }
+  if (!result) NoteFailedSeal(volume.id, result.error());
   {
     MutexLock lock(mutex);
     ++seal_rounds;
-    if (result) retry_at_ns.erase(volume.id);
+    if (result) failed_seals.erase(volume.id);
   }
   changed.NotifyAll();
   return result;
 }
 
-Status VolumeManager::State::SealOldest(OpenVolume& volume,
-                                        const std::shared_ptr<const Layer>& layer) {
+// One, while there is room: merging costs a copy of the entries in memory.
+Result<size_t> VolumeManager::State::CountTogether(
+    OpenVolume& volume, const std::vector<std::shared_ptr<const Layer>>& layers) {
+  bool failed;
+  {
+    MutexLock lock(mutex);
+    const auto seal = failed_seals.find(volume.id);
+    failed = seal != failed_seals.end() && seal->second.no_space.has_value();
+  }
+  if (!failed && !ForSpace()) return 1;
+  size_t count = 0;
+  while (count < layers.size()) {
+    const std::string point = keys::Point(volume.id.view(), layers[count++]->generation());
+    if (CAIRN_TRY(GetRecord<catalog::PointRecord>(catalog, point))) break;
+  }
+  return count;
+}
+
+Status VolumeManager::State::SealTogether(OpenVolume& volume,
+                                          const std::vector<std::shared_ptr<const Layer>>& layers) {
+  const std::shared_ptr<const Layer> layer =
+      layers.size() == 1 ? layers.front() : CAIRN_TRY(MergeLayers(store, layers));
   const std::string volume_key = keys::Volume(volume.id.view());
   const std::string point_key = keys::Point(volume.id.view(), layer->generation());
   const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, volume_key));
@@ -189,6 +274,7 @@ Status VolumeManager::State::SealOldest(OpenVolume& volume,
   volume.base_point.reset();
   LogInfo("sealed", {{"env", volume.env},
                      {"generation", layer->generation()},
+                     {"generations", layers.size()},
                      {"inodes", sealed.record.tree.counters.inodes},
                      {"data_bytes", sealed.data_bytes}});
   if (!point) return {};
@@ -210,6 +296,10 @@ Status VolumeManager::State::WaitForRoom(OpenVolume& volume) {
   while (volume.volume->head().unsealed().size() >= options.max_unsealed_generations) {
     RequestSeal(volume.id);
     MutexLock lock(mutex);
+    const auto failed = failed_seals.find(volume.id);
+    if (failed != failed_seals.end() && failed->second.no_space) {
+      return std::unexpected(*failed->second.no_space);
+    }
     if (stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
     if (clock.MonotonicNs() > deadline_ns) {
       return Err(ErrorCode::kUnavailable,

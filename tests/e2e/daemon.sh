@@ -7,6 +7,7 @@ work=$(readlink -f "$(mktemp -d "${TMPDIR:-/tmp}/cairn-e2e.XXXXXX")") # as mount
 data=$work/data
 mnt=$work/mnt
 mkdir "$mnt"
+limits=(--space-reserve 64MiB) # by the size of the host's disk it would be gigabytes for greps and copies of the directory
 export CAIRN_SOCKET=$work/socket
 # Every process started from here carries it: that is how all of them are found, whoever their parent is by then.
 export CAIRN_E2E_TEST=$work
@@ -34,7 +35,7 @@ gone() { # waits until no process of the daemon is left
   return 1
 }
 start() { # starts it and returns when it serves (0) or has ended (1)
-  "$build/bin/cairnd" --data "$data" --socket "$CAIRN_SOCKET" --listen 127.0.0.1:0 "$@" >>"$work/log" 2>&1 &
+  "$build/bin/cairnd" --data "$data" --socket "$CAIRN_SOCKET" --listen 127.0.0.1:0 "${limits[@]}" "$@" >>"$work/log" 2>&1 &
   local try pid=$!
   for try in $(seq 300); do
     if cairn ping >/dev/null 2>&1; then return 0; fi

@@ -29,7 +29,7 @@ const std::string kOrg = "org_00000000000000000000000000000001";
 
 class CollectorTest : public testing::Test {
  protected:
-  CollectorTest() {
+  explicit CollectorTest(uint64_t pack_bytes = 256 << 10) : world_(pack_bytes) {
     catalog::Organization org;
     org.set_id(kOrg);
     org.set_realm(std::string(world_.realm_a.view()));
@@ -116,6 +116,14 @@ class CollectorTest : public testing::Test {
     Put(keys::Volume(volume.id()), volume);
     return keys::Volume(volume.id());
   }
+  // A pack with a tree of 2.8 MB that stays and one that goes.
+  Tree MakeMixedPack(int n) {
+    Tree kept = MakeTree(100 + static_cast<uint64_t>(n), 140);
+    AddEnvironment(n, kept);
+    MakeTree(200 + static_cast<uint64_t>(n), 30);
+    EXPECT_TRUE(world_.store->SealOpenPacks());
+    return kept;
+  }
   Result<CollectReport> Collect(const CollectOptions& options) {
     return Collector(catalog_, *world_.store).Collect(options);
   }
@@ -158,7 +166,7 @@ class CollectorTest : public testing::Test {
     return text;
   }
 
-  StoreWorld world_{256 << 10};
+  StoreWorld world_;
   NodeCache nodes_{1 << 20};
   MemCatalog catalog_;
 };
@@ -224,6 +232,58 @@ TEST_F(CollectorTest, WithoutNowPacksPassThroughTheTrash) {
   const auto later = Collect({});
   ASSERT_TRUE(later);
   EXPECT_EQ(later->trash_bytes, 0u);
+}
+
+// Packs of 4 MiB on a disk with a reserve of half of that.
+class FullDiskCollectorTest : public CollectorTest {
+ protected:
+  FullDiskCollectorTest() : CollectorTest(4 << 20) {
+    world_.Kill();
+    world_.fs.SetSpaceLeft(100 << 20);
+    world_.space = *SpaceGuard::Open({.fs = world_.fs,
+                                      .dir = world_.dir,
+                                      .clock = world_.clock,
+                                      .limits = {.reserve_bytes = 2 << 20, .floor_bytes = 4096}});
+    world_.Open();
+  }
+  void SetFree(int64_t bytes) {
+    world_.fs.SetSpaceLeft(bytes);
+    world_.clock.Advance(1'000'000'000);
+  }
+};
+
+TEST_F(FullDiskCollectorTest, FreesFirstAndThenCopiesIntoWhatIsFree) {
+  std::vector<Tree> kept;
+  for (int n = 1; n <= 5; ++n) kept.push_back(MakeMixedPack(n));
+  MakeTree(300, 180);  // a pack of its own, all of it dead
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  ASSERT_EQ(world_.store->ListPacks(world_.realm_a).size(), 6u);
+  // Without one free byte the reserve file is enough for the index, not for a copy of 2.8 MB: that
+  // takes what the dead pack leaves.
+  SetFree(0);
+  const auto report = Collect({.now = true});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(report->packs_removed, 1u);
+  EXPECT_EQ(report->packs_rewritten, 5u);
+  EXPECT_EQ(report->packs_without_room, 0u);
+  for (const Tree& tree : kept) ExpectWhole(tree);
+  EXPECT_TRUE(world_.Check().empty());
+}
+
+TEST_F(FullDiskCollectorTest, APackWithoutRoomForItsCopyStaysForTheNextRun) {
+  const Tree kept = MakeMixedPack(1);
+  SetFree(0);
+  const auto report = Collect({.now = true});
+  ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(report->packs_without_room, 1u);
+  EXPECT_EQ(report->packs_rewritten, 0u);
+  ExpectWhole(kept);
+  SetFree(6 << 20);
+  const auto again = Collect({.now = true});
+  ASSERT_TRUE(again) << again.error().ToString();
+  EXPECT_EQ(again->packs_rewritten, 1u);
+  EXPECT_EQ(again->packs_without_room, 0u);
+  ExpectWhole(kept);
 }
 
 TEST_F(CollectorTest, UnreadableNodeStopsItWithNothingDeleted) {

@@ -13,6 +13,7 @@
 #include "catalog/records.h"
 #include "snapshot/snapshot_service.h"
 #include "snapshot/volume_manager.h"
+#include "store/base/mutex.h"
 #include "store/node_cache.h"
 #include "tests/support/mem_block_store.h"
 #include "tests/support/mem_catalog.h"
@@ -23,10 +24,12 @@ namespace cairn {
 class FakeMounts final : public MountService {
  public:
   Status Mount(Volume& volume, const std::string& dir, const MountOptions&) override {
+    MutexLock lock(mutex_);
     at_[volume.id()] = dir;
     return {};
   }
   Status Unmount(const Id128& volume, bool) override {
+    MutexLock lock(mutex_);
     if (at_.erase(volume) == 0) return Err(ErrorCode::kNotFound, "not mounted");
     return {};
   }
@@ -35,6 +38,7 @@ class FakeMounts final : public MountService {
     return fail_barrier ? Status(Err(ErrorCode::kUnavailable, "barrier timed out")) : Status();
   }
   std::string MountedAt(const Id128& volume) override {
+    MutexLock lock(mutex_);
     const auto found = at_.find(volume);
     return found == at_.end() ? "" : found->second;
   }
@@ -42,7 +46,8 @@ class FakeMounts final : public MountService {
   bool fail_barrier = false;
 
  private:
-  std::map<Id128, std::string> at_;
+  Mutex mutex_;
+  std::map<Id128, std::string> at_ GUARDED_BY(mutex_);
 };
 
 class ServiceWorld : public testing::Test {
