@@ -45,10 +45,17 @@ int Fail(const cairn::Error& error) {
 
 // Packs, journals and connections all want descriptors; the soft limit is often 1024.
 void RaiseDescriptorLimit() {
+  constexpr rlim_t kEnough = 4096;  // docs/OPERATIONS.md
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t soft = limit.rlim_cur;
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = soft;
+  if (limit.rlim_cur < kEnough) {
+    cairn::LogWarning("few_descriptors", {{"limit", limit.rlim_cur}, {"enough", kEnough}});
+  } else {
+    cairn::LogInfo("descriptors", {{"limit", limit.rlim_cur}});
+  }
 }
 
 int Run(const cairn::DaemonOptions& options, int keeper_fd) {

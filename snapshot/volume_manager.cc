@@ -114,7 +114,10 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::OpenById(const Id128& 
   {
     MutexLock lock(mutex);
     const auto found = volumes.find(volume);
-    if (found != volumes.end()) return found->second;
+    if (found != volumes.end()) {
+      found->second->used_ns = clock.MonotonicNs();
+      return found->second;
+    }
   }
   const auto record = CAIRN_TRY(GetRecord<catalog::Volume>(catalog, keys::Volume(volume.view())));
   if (!record) return Err(ErrorCode::kNotFound, "no volume " + volume.ToHex());
@@ -155,6 +158,7 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   opened->realm = CAIRN_TRY(RealmOf(catalog, now->org()));
   opened->org = now->org();
   opened->env = now->env();
+  opened->used_ns = clock.MonotonicNs();
 
   VolumeOptions volume_options;
   volume_options.hash_seed = now->hash_seed();

@@ -36,6 +36,7 @@ struct OpenVolume {
   std::atomic<bool> revoked{false};  // the Environment is being deleted: an import ends
   // Generations up to it may be sealed: whoever froze them has committed what refers to them.
   std::atomic<uint64_t> sealable_through{0};
+  std::atomic<int64_t> used_ns{0};  // when it was last looked up
   // Of a fork: unsealed when the volume was opened.
   std::optional<catalog::Point> base_point GUARDED_BY(sealing);
 };
@@ -149,6 +150,9 @@ struct VolumeManager::State {
   Status FreezeToSeal(OpenVolume& volume) REQUIRES(volume.operation);
   // What a tick does for an open volume.
   void Tend(OpenVolume& volume, bool for_space);
+  // Nothing of it is unsealed, and nobody has it mounted.
+  bool IsIdle(OpenVolume& volume);
+  void CloseIdle() EXCLUDES(mutex);
   Status WaitForRoom(OpenVolume& volume);
 };
 

@@ -97,6 +97,45 @@ void VolumeManager::State::RunSealer() {
     }
     const bool for_space = ForSpace();
     for (const auto& volume : all) Tend(*volume, for_space);
+    work.clear();
+    all.clear();
+    CloseIdle();
+  }
+}
+
+bool VolumeManager::State::IsIdle(OpenVolume& volume) {
+  const Head& head = volume.volume->head();
+  return !head.failed() && head.active_records() == 0 && head.unsealed().empty() &&
+         mounts.MountedAt(volume.id).empty();
+}
+
+// A volume that nobody uses costs two descriptors, and its next use opens it again: the longest
+// unused ones go. Whoever has a pointer to one keeps it open.
+void VolumeManager::State::CloseIdle() {
+  std::vector<std::shared_ptr<OpenVolume>> idle;
+  {
+    MutexLock lock(mutex);
+    if (volumes.size() <= options.max_idle_volumes) return;
+    for (const auto& [id, volume] : volumes) {
+      if (volume.use_count() == 1) idle.push_back(volume);
+    }
+  }
+  std::erase_if(idle, [this](const auto& volume) { return !IsIdle(*volume); });
+  if (idle.size() <= options.max_idle_volumes) return;
+  std::ranges::sort(idle, {}, [](const auto& volume) { return volume->used_ns.load(); });
+  idle.resize(idle.size() - options.max_idle_volumes);
+  for (const auto& volume : idle) {
+    if (!volume->operation.TryLock()) continue;
+    if (!volume->closed && mounts.MountedAt(volume->id).empty()) {
+      IgnoreError(mounts.Unmount(volume->id, false), "what umount(8) has left of a mount, if any");
+      MutexLock lock(mutex);
+      // The table's and this one: nobody has used it meanwhile, or can now.
+      if (volume.use_count() == 2 && IsIdle(*volume)) {
+        volume->closed = true;
+        volumes.erase(volume->id);
+      }
+    }
+    volume->operation.Unlock();
   }
 }
 
