@@ -11,6 +11,7 @@
 
 #include "store/base/bytes.h"
 #include "store/base/hex.h"
+#include "store/base/uninitialized.h"
 
 namespace cairn {
 namespace {
@@ -25,7 +26,7 @@ class Window {
   Result<std::string_view> At(uint64_t offset, size_t n) {
     if (offset < start_ || offset + n > start_ + size_) {
       const size_t want = std::max(n, kReadAheadBytes);
-      if (buffer_.size() < want) buffer_.resize(want);
+      if (buffer_.size() < want) ResizeUninitialized(buffer_, want);
       size_ = CAIRN_TRY(file_.ReadAt(offset, std::span(buffer_).first(want)));
       start_ = offset;
     }

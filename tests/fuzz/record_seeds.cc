@@ -94,6 +94,20 @@ std::vector<Seed> RecordSeeds() {
            "\x0a\x04"
            "abcd");
 
+  // A record that is empty but for who it is, of each other kind.
+  const std::string id =
+      "\x0a\x05"
+      "id_01";
+  const std::string owned = id + "\x12" + static_cast<char>(kOrg.size()) + std::string(kOrg);
+  for (const std::string_view kind :
+       {"org", "binding", "fork", "session", "session_at", "turn", "turn_at", "artifact",
+        "artifact_at", "snapshot_at", "point", "operation", "running", "idem"}) {
+    const std::string key =
+        std::string(kind) + "/" + (kind == "org" ? "" : std::string(kOrg) + "/") + "id_01";
+    add_pair(std::string(kind), kCatalog, key, kind == "org" ? id : owned);
+  }
+  add_pair("scrub", kCatalog, std::string(keys::kScrub), "\x08\x05");
+
   add("log", kLog, 1, LogOf({{1, 20}, {1, 30}, {1, 5}}));
   add("log-fragments", kLog, 3, LogOf({{2, 86 - 7 - 7}, {3, 40}, {4, 40}, {1, 5}}));
   add("log-torn", kLog, 1, LogOf({{1, 20}, {1, 30}}).substr(0, 50));
@@ -123,6 +137,16 @@ std::vector<Seed> RecordSeeds() {
       .store = Known().pack, .open_epoch = 17, .master_key_check = "0123456789abcdef"};
   add("format", kFormat, 1, EncodeFormat(format));
   add("format-real", kFormat, 0, EncodeFormat(format));
+  DataDirectoryFormat at_home = format;
+  at_home.instance = Known().volume;
+  at_home.home = "machine 17";
+  add("format-instance", kFormat, 1, EncodeFormat(at_home));
+  DataDirectoryFormat newer = format;
+  newer.min_reader = 2;
+  add("format-newer", kFormat, 1, EncodeFormat(newer));
+  newer = format;
+  newer.incompatible = 1;
+  add("format-features", kFormat, 1, EncodeFormat(newer));
 
   add("quarantine", kQuarantine, 1,
       QuarantineRecord(1, 160) + QuarantineRecord(1, 320) + QuarantineRecord(2, 160) +
