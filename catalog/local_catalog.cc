@@ -5,6 +5,10 @@
 // (in the memtables: a transaction older than those is TryAgain, which is Aborted too), then writes
 // one batch and syncs the log.
 //
+// After each commit the high-water mark gets RocksDB's sequence number, which grows with every
+// write. Before the database is opened it is opened for reading alone, to see that it has all that
+// the mark says: opening it for writing would delete logs and go on over a gap.
+//
 // Invariant: nothing is written to a database that reported a background error (with
 // paranoid_checks every failed write is one). The listener below marks it broken, before the write
 // returns; Current() then closes and reopens it once no transaction holds it. Recovery flushes what
@@ -33,6 +37,7 @@
 #include "catalog/log_scan.h"
 #include "catalog/records.h"
 #include "catalog/value_cipher.h"
+#include "store/base/high_water_mark.h"
 #include "store/base/log.h"
 #include "store/base/mutex.h"
 #include "store/base/rocksdb_log.h"
@@ -74,6 +79,7 @@ struct DbState {
 struct OpenedDb {
   std::shared_ptr<DbState> state = std::make_shared<DbState>();
   std::unique_ptr<rocksdb::OptimisticTransactionDB> db;
+  HighWaterMark* mark = nullptr;
 };
 
 // For a batch, and for what RocksDB may write on its account: tables of what is in memory now.
@@ -195,8 +201,10 @@ class LocalTransaction : public CatalogTransaction {
     CAIRN_TRY(MakeRoom(*opened_, make_room_,
                        transaction_->GetWriteBatch()->GetWriteBatch()->GetDataSize()));
     const rocksdb::Status status = transaction_->Commit();
-    if (status.ok()) return {};
-    return Fail(status, "committing to the catalog");
+    if (!status.ok()) return Fail(status, "committing to the catalog");
+    // RocksDB publishes a sequence number once its log is synced.
+    opened_->mark->Raise({.generation = 0, .sequence = opened_->db->GetLatestSequenceNumber()});
+    return {};
   }
 
  private:
@@ -345,9 +353,17 @@ class LocalCatalogImpl : public LocalCatalog {
 
   Status Reopen() REQUIRES(mutex_) {
     opened_.reset();
-    CAIRN_TRY(CutTornLog(fs_, DbPath()));
+    if (mark_ == nullptr) {
+      mark_ = CAIRN_TRY(HighWaterMark::Open(fs_, options_.dir + "/committed"));
+      CAIRN_TRY(fs_.SyncDir(options_.dir));
+    }
     auto opened = std::make_shared<OpenedDb>();
+    opened->mark = mark_.get();
     const rocksdb::Options options = DatabaseOptions(options_, cache_, opened->state);
+    const std::optional<LogPosition> committed = mark_->position();
+    CAIRN_TRY(CutTornLog(fs_, DbPath(), [&]() -> Status {
+      return committed ? HasCommitted(options, committed->sequence) : Status();
+    }));
     rocksdb::OptimisticTransactionDBOptions transactions;
     transactions.occ_lock_buckets = 4096;  // the default of a million mutexes is 40 MB
     std::vector<rocksdb::ColumnFamilyHandle*> handles;
@@ -361,6 +377,22 @@ class LocalCatalogImpl : public LocalCatalog {
     for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
     opened_ = std::move(opened);
     return {};
+  }
+
+  // A torn tail, which is still there, holds nothing that was acknowledged.
+  Status HasCommitted(rocksdb::Options options, uint64_t sequence) const {
+    options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(options, DbPath(), &db);
+    if (!status.ok()) return Fail(status, "opening the catalog " + DbPath());
+    const uint64_t last = db->GetLatestSequenceNumber();
+    delete db;
+    if (last >= sequence) return {};
+    return Err(
+        ErrorCode::kDataLoss,
+        fmt::format("{}: commits through {} were acknowledged, and what is there ends at {}: "
+                    "a log or table is missing or shortened",
+                    DbPath(), sequence, last));
   }
 
   void CheckTables(rocksdb::DB& db,
@@ -410,6 +442,7 @@ class LocalCatalogImpl : public LocalCatalog {
   const ValueCipher cipher_;
   const std::shared_ptr<rocksdb::Cache> cache_;
   Mutex mutex_;
+  std::unique_ptr<HighWaterMark> mark_ GUARDED_BY(mutex_);
   std::shared_ptr<OpenedDb> opened_ GUARDED_BY(mutex_);
   bool closed_ GUARDED_BY(mutex_) = false;
 };

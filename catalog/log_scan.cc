@@ -187,23 +187,25 @@ Result<std::vector<CatalogLog>> ReadLogs(FileSystem& fs, const std::string& dir)
   return logs;
 }
 
-Status CutTornLog(FileSystem& fs, const std::string& dir) {
+Status CutTornLog(FileSystem& fs, const std::string& dir, const std::function<Status()>& before) {
   const std::vector<CatalogLog> logs = CAIRN_TRY(ReadLogs(fs, dir));
+  std::optional<uint64_t> kept_bytes;  // of the last one
   for (const CatalogLog& log : logs) {
     const LogScan scan = ScanLog(log.bytes, &log == &logs.back());
     if (scan.end == LogScan::End::kDamaged) {
       return Err(ErrorCode::kDataLoss, fmt::format("catalog log {}: {}", log.path, scan.what));
     }
-    if (scan.end == LogScan::End::kTorn) {
-      LogWarning("catalog_log_torn", {{"log", log.path},
-                                      {"kept_bytes", scan.sound_bytes},
-                                      {"cut_bytes", log.bytes.size() - scan.sound_bytes}});
-      const auto file = CAIRN_TRY(fs.Open(log.path, {}));
-      CAIRN_TRY(file->Truncate(scan.sound_bytes));
-      CAIRN_TRY(file->Sync());
-    }
+    if (scan.end == LogScan::End::kTorn) kept_bytes = scan.sound_bytes;
   }
-  return {};
+  if (before) CAIRN_TRY(before());
+  if (!kept_bytes) return {};
+  const CatalogLog& torn = logs.back();
+  LogWarning("catalog_log_torn", {{"log", torn.path},
+                                  {"kept_bytes", *kept_bytes},
+                                  {"cut_bytes", torn.bytes.size() - *kept_bytes}});
+  const auto file = CAIRN_TRY(fs.Open(torn.path, {}));
+  CAIRN_TRY(file->Truncate(*kept_bytes));
+  return file->Sync();
 }
 
 }  // namespace cairn

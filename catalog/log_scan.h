@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,9 @@ struct CatalogLog {
 Result<std::vector<CatalogLog>> ReadLogs(FileSystem& fs, const std::string& dir);
 
 // Cuts a torn tail off the last log of a closed database. Durable on return. DataLoss naming file
-// and offset: acknowledged commits are damaged; nothing was changed.
-Status CutTornLog(FileSystem& fs, const std::string& dir);
+// and offset: acknowledged commits are damaged; nothing was changed. `before` is asked once the
+// logs are seen to be no worse than torn: its error is returned, with nothing changed either.
+Status CutTornLog(FileSystem& fs, const std::string& dir,
+                  const std::function<Status()>& before = {});
 
 }  // namespace cairn

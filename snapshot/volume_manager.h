@@ -43,7 +43,7 @@ struct VolumeManagerOptions {
   uint64_t auto_seal_bytes = 256ull << 20;
   uint32_t max_unsealed_generations = 3;   // then Freeze waits for the sealer
   uint64_t import_slice_records = 100000;  // an import publishes after so many
-  uint32_t max_idle_volumes = 512;         // open, sealed and unused: two descriptors each
+  uint32_t max_idle_volumes = 512;         // open, sealed and unused: three descriptors each
   uint64_t epoch = 0;                      // open epoch of the data directory, stamped into nodes
   SpaceGuard* space = nullptr;             // outlives the manager; null: until the disk says no
 };

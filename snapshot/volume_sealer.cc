@@ -109,7 +109,7 @@ bool VolumeManager::State::IsIdle(OpenVolume& volume) {
          mounts.MountedAt(volume.id).empty();
 }
 
-// A volume that nobody uses costs two descriptors, and its next use opens it again: the longest
+// A volume that nobody uses costs three descriptors, and its next use opens it again: the longest
 // unused ones go. Whoever has a pointer to one keeps it open.
 void VolumeManager::State::CloseIdle() {
   std::vector<std::shared_ptr<OpenVolume>> idle;

@@ -28,6 +28,7 @@
 #include <utility>
 
 #include "store/base/check.h"
+#include "store/base/high_water_mark.h"
 #include "store/base/log.h"
 #include "store/base/mutex.h"
 #include "volume/chain_layer.h"
@@ -72,6 +73,25 @@ Result<GenerationLogs> OpenLogs(FileSystem& fs, KeyRing& keys, const Id128& real
     logs.side = CAIRN_TRY(LogFile::Open(fs, keys, side_path, expected));
   }
   return logs;
+}
+
+// How far the journals were durable; zeros: nothing is known that a seal has not taken.
+Result<LogPosition> UnsealedMark(FileSystem& fs, const std::string& dir,
+                                 uint64_t sealed_through_generation) {
+  const auto mark = CAIRN_TRY(HighWaterMark::Read(fs, fmt::format("{}/{}", dir, kSyncedMarkName)));
+  if (!mark || mark->generation <= sealed_through_generation) return LogPosition();
+  return *mark;
+}
+uint64_t MarkedLsn(const LogPosition& mark, uint64_t generation) {
+  return mark.generation == generation ? mark.sequence : 0;
+}
+// What is wrong if the mark's journal is not among those found. (One without records may go, and
+// has no mark.)
+std::string MissingJournal(const LogPosition& mark, const JournalDirectory& found) {
+  if (mark == LogPosition() || std::ranges::binary_search(found.journals, mark.generation)) {
+    return {};
+  }
+  return fmt::format("missing, and its records through {} were durable", mark.sequence);
 }
 
 Error ReadOnlyError(std::string message) {
@@ -162,16 +182,13 @@ class HeadImpl final : public Head {
                                      std::shared_ptr<const Layer> below);
   // Replays one journal into `layer`; returns how many records counted and advances *next_lsn.
   Result<uint64_t> RecoverGeneration(const GenerationLogs& logs,
-                                     std::optional<uint64_t> durable_until_lsn, Delta& delta,
-                                     uint64_t& next_lsn, uint64_t& sealed_bytes);
+                                     std::optional<uint64_t> durable_until_lsn, uint64_t marked_lsn,
+                                     Delta& delta, uint64_t& next_lsn, uint64_t& sealed_bytes);
   void DropDeliveredReplies();
   // The syncer's work; sets synced_lsn_ through. Holds no lock.
   Status SyncActive();
   // Makes room in the journal while no writer waits for it. Only the syncer calls it.
   void ExtendAhead();
-  // Writes an empty record that says what is durable now, so that a later look at the journal takes
-  // a damaged last record for damage and not for a torn tail. Itself unsynced. By the syncer only.
-  void MarkSynced();
   // Waits until nobody syncs, then is the syncer. EIO when the head has failed.
   Status BecomeSyncer(std::optional<uint64_t> unless_synced_lsn, bool& became);
   void StopBeingSyncer();
@@ -181,15 +198,14 @@ class HeadImpl final : public Head {
   KeyRing& keys_;
   BlockStore& store_;
   const HeadOptions options_;
-  std::vector<ReplyRecord> replies_;  // filled by Recover
+  std::vector<ReplyRecord> replies_;     // filled by Recover
+  std::unique_ptr<HighWaterMark> mark_;  // set by Recover; null: there was no space for one
   std::atomic<bool> failed_{false};
 
   mutable Mutex commit_mutex_;
   Generation active_ GUARDED_BY(commit_mutex_);
   HeadState state_ GUARDED_BY(commit_mutex_);
   uint64_t written_lsn_ GUARDED_BY(commit_mutex_) = 0;
-  uint64_t changed_lsn_ GUARDED_BY(commit_mutex_) =
-      0;  // the newest that is no mark: a sync needs no more
   std::vector<DeltaChange> changes_ GUARDED_BY(commit_mutex_);  // kept for its capacity
   SpaceReservation active_debt_ GUARDED_BY(commit_mutex_);      // for sealing the active generation
 
@@ -214,6 +230,11 @@ Status HeadImpl::Recover() {
   if (slash != std::string::npos && slash > 0) CAIRN_TRY(fs_.SyncDir(dir.substr(0, slash)));
 
   const JournalDirectory found = CAIRN_TRY(ListJournals(fs_, dir));
+  const LogPosition marked = CAIRN_TRY(UnsealedMark(fs_, dir, options_.sealed_through_generation));
+  if (const std::string damage = MissingJournal(marked, found); !damage.empty()) {
+    return Err(ErrorCode::kDataLoss,
+               fmt::format("{}: {}", LogPath(dir, marked.generation, LogKind::kJournal), damage));
+  }
   for (const std::string& name : found.unborn) {
     CAIRN_TRY(UnlinkIfThere(fs_, fmt::format("{}/{}", dir, name)));
   }
@@ -267,7 +288,8 @@ Status HeadImpl::Recover() {
     auto delta = std::make_shared<Delta>();
     uint64_t sealed_bytes = 0;
     const uint64_t records =
-        CAIRN_TRY(RecoverGeneration(logs[i], durable_until_lsn, *delta, next_lsn, sealed_bytes));
+        CAIRN_TRY(RecoverGeneration(logs[i], durable_until_lsn, MarkedLsn(marked, generations[i]),
+                                    *delta, next_lsn, sealed_bytes));
     if (records == 0 && !durable_until_lsn) break;  // never frozen: it begins again, below
     // What counted must be durable before a later generation builds on it.
     if (logs[i].side) CAIRN_TRY(logs[i].side->file().Sync());
@@ -283,10 +305,18 @@ Status HeadImpl::Recover() {
   CAIRN_TRY(UnlinkGeneration(fs_, dir, next_generation));
   DropDeliveredReplies();
 
+  // Its name is durable with the directory, which making the next journal syncs.
+  auto mark = HighWaterMark::Open(fs_, fmt::format("{}/{}", dir, kSyncedMarkName));
+  if (mark) {
+    mark_ = *std::move(mark);
+  } else if (mark.error().code() != ErrorCode::kExhausted) {
+    return std::unexpected(std::move(mark).error());
+  }
+
   active_ = CAIRN_TRY(BeginGeneration(CAIRN_TRY(CreateWriter(next_generation, SpaceUse::kFreeing)),
                                       next_lsn, std::move(below)));
   active_debt_ = CAIRN_TRY(Reserve(SpaceUse::kUnsealed, 0, "a seal"));
-  changed_lsn_ = written_lsn_ = next_lsn - 1;
+  written_lsn_ = next_lsn - 1;
   synced_lsn_ = next_lsn - 1;
   WriterLock chain(chain_mutex_);
   frozen_ = std::move(frozen);
@@ -297,7 +327,7 @@ Status HeadImpl::Recover() {
 
 Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
                                              std::optional<uint64_t> durable_until_lsn,
-                                             Delta& delta, uint64_t& next_lsn,
+                                             uint64_t marked_lsn, Delta& delta, uint64_t& next_lsn,
                                              uint64_t& sealed_bytes) REQUIRES(commit_mutex_) {
   if (logs.journal->header().first_lsn != next_lsn) {
     return Err(ErrorCode::kDataLoss,
@@ -305,15 +335,17 @@ Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
                            logs.journal->header().first_lsn, next_lsn));
   }
   HeadState state = state_;
-  const ReplayResult replay = CAIRN_TRY(
-      ReplayJournal(logs.journal, logs.side, durable_until_lsn, [&](ReplayedRecord&& record) {
+  const ReplayResult replay = CAIRN_TRY(ReplayJournal(
+      logs.journal, logs.side, durable_until_lsn,
+      [&](ReplayedRecord&& record) {
         sealed_bytes += SealedBytes(record.changes);
         delta.Apply(record.changes);
         state.next_ino = std::max(state.next_ino, record.fields.next_ino);
         state.total_inodes = record.fields.total_inodes;
         state.total_bytes = record.fields.total_bytes;
         if (!record.fields.reply.connection.is_zero()) replies_.push_back(record.fields.reply);
-      }));
+      },
+      marked_lsn));
   state_ = state;
   next_lsn = replay.next_lsn;
   return replay.records;
@@ -467,7 +499,7 @@ Status HeadImpl::Commit(Transaction&& transaction) {
   active_.delta->Apply(changes_);
   active_debt_.TakeFrom(room, sealed_bytes);
   state_ = after;
-  changed_lsn_ = ++written_lsn_;
+  written_lsn_++;
   return {};
 }
 
@@ -507,6 +539,7 @@ Status HeadImpl::SyncActive() {
     return ErrErrno(EIO, synced.error().message());
   }
   synced_lsn_.store(through_lsn, std::memory_order_release);
+  if (mark_ != nullptr && writer->records() > 0) mark_->Raise({writer->generation(), through_lsn});
   return {};
 }
 
@@ -519,37 +552,15 @@ Status HeadImpl::Sync() {
   uint64_t target_lsn = 0;
   {
     MutexLock lock(commit_mutex_);
-    target_lsn = changed_lsn_;
+    target_lsn = written_lsn_;
   }
   bool became = false;
   CAIRN_TRY(BecomeSyncer(target_lsn, became));
   if (!became) return {};
   const Status status = SyncActive();
-  if (status) {
-    ExtendAhead();
-    MarkSynced();
-  }
+  if (status) ExtendAhead();
   StopBeingSyncer();
   return status;
-}
-
-void HeadImpl::MarkSynced() {
-  MutexLock lock(commit_mutex_);
-  const uint64_t synced_lsn = synced_lsn_.load(std::memory_order_acquire);
-  if (failed() || written_lsn_ != synced_lsn) return;  // a later record says it already
-  RecordFields fields;
-  fields.generation = active_.layer->generation();
-  fields.transaction_id = written_lsn_ + 1;
-  fields.next_ino = state_.next_ino;
-  fields.total_inodes = state_.total_inodes;
-  fields.total_bytes = state_.total_bytes;
-  std::vector<PayloadPiece> none;
-  const Status marked = active_.writer->Append(Transaction(), fields, synced_lsn, none);
-  if (marked) {
-    written_lsn_++;
-  } else if (marked.error().code() != ErrorCode::kExhausted) {
-    Fail(marked.error());
-  }
 }
 
 Result<std::shared_ptr<const Layer>> HeadImpl::Freeze() {
@@ -631,6 +642,7 @@ Result<std::vector<JournalReport>> CheckJournals(FileSystem& fs, KeyRing& keys, 
                                                  const Id128& volume, const std::string& dir,
                                                  uint64_t sealed_through_generation) {
   const JournalDirectory found = CAIRN_TRY(ListJournals(fs, dir));
+  const LogPosition marked = CAIRN_TRY(UnsealedMark(fs, dir, sealed_through_generation));
   std::vector<JournalReport> reports;
   std::vector<Result<GenerationLogs>> logs;
   uint64_t expected = sealed_through_generation + 1;
@@ -658,13 +670,21 @@ Result<std::vector<JournalReport>> CheckJournals(FileSystem& fs, KeyRing& keys, 
   }
   for (size_t i = 0; i < logs.size(); i++) {
     if (!logs[i]) continue;
+    const std::shared_ptr<LogFile>& journal = (*logs[i]).journal;
     std::optional<uint64_t> durable_until_lsn;
     if (i + 1 < logs.size() && logs[i + 1]) {
       durable_until_lsn = (*logs[i + 1]).journal->header().first_lsn;
     }
-    const auto replay = ReplayJournal((*logs[i]).journal, (*logs[i]).side, durable_until_lsn,
-                                      [&](ReplayedRecord&&) { reports[i].records++; });
+    const auto replay = ReplayJournal(
+        journal, (*logs[i]).side, durable_until_lsn,
+        [&](ReplayedRecord&&) { reports[i].records++; },
+        MarkedLsn(marked, journal->header().generation));
     if (!replay) reports[i].damage = replay.error().ToString();
+  }
+  std::string missing = MissingJournal(marked, found);
+  std::string path = LogPath(dir, marked.generation, LogKind::kJournal);
+  if (!missing.empty() && std::ranges::find(reports, path, &JournalReport::file) == reports.end()) {
+    reports.push_back({.file = std::move(path), .records = 0, .damage = std::move(missing)});
   }
   return reports;
 }

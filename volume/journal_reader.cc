@@ -1,8 +1,9 @@
 // Replay (docs/formats/journal.md, "Validity and recovery"): records in order until one does not
 // count. Whether that is a torn tail or damage follows from what later bytes claim was durable, so
-// a bad record starts a search for later whole records of this segment; theirs is the highest
-// synced LSN. Payloads of every record are verified here, once: a journal is short (a seal bounds
-// it), and nothing later would notice a lost payload before a guest does.
+// a bad record that the high-water mark does not vouch for starts a search for later whole records
+// of this segment; theirs is the highest synced LSN. Payloads of every record are verified here,
+// once: a journal is short (a seal bounds it), and nothing later would notice a lost payload before
+// a guest does.
 #include "volume/journal_reader.h"
 
 #include <fmt/format.h>
@@ -192,7 +193,8 @@ Result<uint64_t> Replayer::HighestClaim(uint64_t offset, uint64_t lsn) {
 Result<ReplayResult> ReplayJournal(const std::shared_ptr<LogFile>& journal,
                                    const std::shared_ptr<LogFile>& side,
                                    std::optional<uint64_t> durable_until_lsn,
-                                   const std::function<void(ReplayedRecord&&)>& apply) {
+                                   const std::function<void(ReplayedRecord&&)>& apply,
+                                   uint64_t synced_lsn) {
   Replayer replayer(journal, side);
   ReplayResult result;
   result.next_lsn = journal->header().first_lsn;
@@ -203,7 +205,7 @@ Result<ReplayResult> ReplayJournal(const std::shared_ptr<LogFile>& journal,
     if (!record) {
       const Refusal& refusal = record.error();
       const bool damage =
-          durable_until_lsn.has_value() || refusal.written_whole ||
+          durable_until_lsn.has_value() || refusal.written_whole || synced_lsn >= result.next_lsn ||
           CAIRN_TRY(replayer.HighestClaim(result.end_offset, result.next_lsn)) >= result.next_lsn;
       if (!damage) return result;
       return Err(ErrorCode::kDataLoss,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/base/error.h"
@@ -31,12 +32,17 @@ struct ReplayResult {
 
 // Calls `apply` for every record that counts, in order. `side` is null when there is no side log.
 // `durable_until_lsn`: the next generation's first LSN, if there is one: all records below it must
-// be there, and none from it on counts. DataLoss (names file and offset) when the journal is
-// damaged before its end; records before the damage were applied.
+// be there, and none from it on counts. `synced_lsn`: all records up to it must be there as well.
+// DataLoss (names file and offset) when the journal is damaged before its end; records before the
+// damage were applied.
 Result<ReplayResult> ReplayJournal(const std::shared_ptr<LogFile>& journal,
                                    const std::shared_ptr<LogFile>& side,
                                    std::optional<uint64_t> durable_until_lsn,
-                                   const std::function<void(ReplayedRecord&&)>& apply);
+                                   const std::function<void(ReplayedRecord&&)>& apply,
+                                   uint64_t synced_lsn = 0);
+
+// A file name in a volume's directory: its high-water mark.
+inline constexpr std::string_view kSyncedMarkName = "synced";
 
 // What a volume's directory holds.
 struct JournalDirectory {

@@ -284,11 +284,9 @@ Status JournalWriter::Append(const Transaction& transaction, RecordFields fields
 
   const uint64_t at = end_.load(std::memory_order_relaxed);
   const uint64_t end = at + header.total_bytes();
-  const bool is_mark = transaction.ops().empty() && fields.open_change == 0;
   const SpaceUse use = transaction.space_use();
-  const uint64_t tail = is_mark || use == SpaceUse::kFreeing ? 0 : tail_bytes();
+  const uint64_t tail = use == SpaceUse::kFreeing ? 0 : tail_bytes();
   if (end + tail > allocated_.load(std::memory_order_acquire)) {
-    if (is_mark) return Err(ErrorCode::kExhausted, "no room for a mark", ENOSPC);
     CAIRN_TRY(ExtendTo(end + tail, use));
   }
 

@@ -66,9 +66,8 @@ class JournalWriter {
   // Writes the pieces that go to the side log. Exhausted: no space, nothing lost. Thread-safe.
   Status WriteSide(std::vector<PayloadPiece>& pieces);
 
-  // Writes one record with its small payloads, volatile until Sync. `fields` need no op_count. An
-  // empty transaction is a mark: it takes what room there is. Exhausted or InvalidArgument: nothing
-  // was written. One caller at a time.
+  // Writes one record with its small payloads, volatile until Sync. `fields` need no op_count.
+  // Exhausted or InvalidArgument: nothing was written. One caller at a time.
   Status Append(const Transaction& transaction, RecordFields fields, uint64_t synced_lsn,
                 std::vector<PayloadPiece>& pieces);
 

@@ -117,6 +117,9 @@ class LocalCatalogTest : public testing::Test {
       }
     });
   }
+  // As a power cut does: it was never synced.
+  void LoseMark() const { stdfs::resize_file(Mark(), 0); }
+  std::string Mark() const { return dir_.path() + "/catalog/committed"; }
   std::string LastLog() const {
     std::string last;
     for (const std::string& path : DbFiles(".log")) {
@@ -258,11 +261,55 @@ TEST_F(LocalCatalogTest, ATornLogTailIsCut) {
   LeaveLogOf(20);
   const std::string log = LastLog();
   stdfs::resize_file(log, stdfs::file_size(log) - 5);
+  LoseMark();
   auto catalog = MustOpen();
   ASSERT_NE(catalog, nullptr);
   EXPECT_EQ(CountEnvs(*catalog), 19);
   ASSERT_TRUE(catalog->Close());
   EXPECT_EQ(CountEnvs(*MustOpen()), 19);
+}
+
+TEST_F(LocalCatalogTest, AnAcknowledgedCommitThatIsMissingRefusesTheOpenAndChangesNothing) {
+  LeaveLogOf(20);
+  const std::string log = LastLog();
+  const std::string whole = *ReadWholeFile(HostFileSystem(), log, 1 << 30);
+  const auto refused = [&](const std::string& what) {
+    const auto before = DbFiles("");
+    const auto opened = Open();
+    ASSERT_FALSE(opened) << what;
+    EXPECT_EQ(opened.error().code(), ErrorCode::kDataLoss) << opened.error().ToString();
+    EXPECT_NE(opened.error().message().find("20 were acknowledged"), std::string::npos)
+        << opened.error().ToString();
+    EXPECT_EQ(DbFiles(""), before) << what;
+  };
+  // Torn at a byte, cut at a commit, empty, gone.
+  for (const size_t kept : {whole.size() - 5, whole.size() / 20 * 10, size_t{0}}) {
+    stdfs::resize_file(log, kept);
+    refused(std::to_string(kept) + " bytes left");
+    EXPECT_EQ(stdfs::file_size(log), kept);
+  }
+  stdfs::remove(log);
+  refused("no log");
+  ASSERT_TRUE(WriteFileAtomically(HostFileSystem(), log, whole));
+  auto catalog = MustOpen();
+  ASSERT_NE(catalog, nullptr);
+  EXPECT_EQ(CountEnvs(*catalog), 20);
+  // Also after everything went from logs to tables, and in later lives.
+  ASSERT_TRUE(catalog->Close());
+  catalog.reset();
+  LeaveLogOf(21);
+  const auto tables = DbFiles(".sst");
+  ASSERT_FALSE(tables.empty());
+  EXPECT_EQ(CountEnvs(*MustOpen()), 21);
+}
+
+TEST_F(LocalCatalogTest, ADamagedMarkSaysNothing) {
+  LeaveLogOf(3);
+  FlipByte(Mark(), 24);
+  EXPECT_EQ(CountEnvs(*MustOpen()), 3);
+  LeaveLogOf(4);
+  stdfs::remove(LastLog());
+  EXPECT_FALSE(Open());  // it was begun again
 }
 
 TEST_F(LocalCatalogTest, AFlippedByteAnywhereInTheLogRefusesTheOpen) {
@@ -290,6 +337,7 @@ TEST_F(LocalCatalogTest, ALogTailWithAMissingSectorIsCut) {
   ASSERT_GT(size - sector, 8u);
   stdfs::resize_file(log, sector);
   stdfs::resize_file(log, size);
+  LoseMark();
   const auto catalog = MustOpen();
   ASSERT_NE(catalog, nullptr);
   EXPECT_GE(CountEnvs(*catalog), 17);

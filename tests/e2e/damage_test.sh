@@ -182,3 +182,25 @@ named "$(cat "$work/refused")" "data_loss" "journal"
 other=$(cairn env create --name other | jq -er .id)
 cairn mount "$other" "$mnt" >/dev/null || fail "a damaged journal hurts another Environment"
 echo "ok   journal: named, that volume refused, others go on"
+
+# ---- files that a kill left behind and somebody removed ----
+for what in removed "cut short"; do
+  fresh unsealed
+  journal=$(find "$data/volumes" -name '*.journal' -printf '%s %T@ %p\n' | sort -k2 -rn | awk '$1 > 8192 {print $3; exit}')
+  if [ "$what" = removed ]; then rm "$journal"; else truncate -s 50000 "$journal"; fi
+  serve --adopt
+  named "$(damage_of)" journal "$(basename "$journal")" "environment $env"
+  ! cairn mount "$env" "$mnt" >"$work/refused" 2>&1 || fail "a volume whose journal was $what mounts"
+  named "$(cat "$work/refused")" "data_loss" "$(basename "$journal")"
+  kill_daemon
+  [ "$what" != removed ] || [ ! -e "$journal" ] || fail "the lost journal was begun again"
+
+  fresh unsealed
+  log=$(find "$data/catalog/db" -name '*.log' -size +0 | sort | tail -1)
+  [ -n "$log" ] || fail "no catalog log after a kill"
+  if [ "$what" = removed ]; then rm "$log"; else truncate -s 20 "$log"; fi
+  : >"$work/log"
+  ! start --adopt || fail "a catalog whose log was $what is served"
+  named "$(cat "$work/log")" "data_loss" "acknowledged" "backup"
+done
+echo "ok   journal or catalog log removed or cut: noticed"

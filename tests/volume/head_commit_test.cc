@@ -366,10 +366,10 @@ TEST_F(HeadTest, StaleAndUnfinishedFilesAreRemovedOnOpen) {
   ASSERT_TRUE(WriteFileAtomically(*fs_, options_.dir + "/README", "not ours"));
   options_.sealed_through_generation = 1;
   MustReopen();
-  EXPECT_EQ(
-      *fs_->List(options_.dir),
-      (std::vector<std::string>{"0000000000000002.journal", "0000000000000002.side",
-                                "0000000000000003.journal", "0000000000000003.side", "README"}));
+  EXPECT_EQ(*fs_->List(options_.dir),
+            (std::vector<std::string>{"0000000000000002.journal", "0000000000000002.side",
+                                      "0000000000000003.journal", "0000000000000003.side", "README",
+                                      "synced"}));
   EXPECT_EQ(ScanAll(*head_->current()), (std::vector<std::string>{"6=six"}));
 }
 
@@ -449,7 +449,7 @@ TEST_F(HeadTest, GuestBytesAreInNoFile) {
   ASSERT_TRUE(head_->Sync());
   ASSERT_TRUE(head_->Freeze());
   const auto names = *fs_->List(options_.dir);
-  EXPECT_EQ(names.size(), 4u);
+  EXPECT_EQ(names.size(), 5u);
   uint64_t bytes = 0;
   for (const std::string& name : names) {
     const std::string content = *ReadWholeFile(*fs_, options_.dir + "/" + name, 1 << 30);

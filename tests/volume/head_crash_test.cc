@@ -90,7 +90,7 @@ class HeadCrashTest : public HeadTest {
     }
     const auto names = HostFileSystem().List(options_.dir);
     ASSERT_TRUE(names);
-    EXPECT_EQ(names->size(), 2 * (head_->unsealed().size() + 1)) << when;
+    EXPECT_EQ(names->size(), 2 * (head_->unsealed().size() + 1) + 1) << when;
   }
 
   std::unique_ptr<FaultyFileSystem> faulty_;

@@ -93,6 +93,7 @@ class HeadRecoveryTest : public HeadTest {
 
   std::unique_ptr<SimDisk> disk_;
   const std::string journal_ = "/v/0000000000000001.journal";
+  const std::string mark_ = "/v/synced";
   const std::string side_ = "/v/0000000000000001.side";
 };
 
@@ -104,8 +105,8 @@ TEST_F(HeadRecoveryTest, TornTailAtEveryByteOfTheLastRecordIsIgnored) {
   auto image = Image();
   const std::string whole = image[journal_];
   const auto records = FindRecords(whole);
-  ASSERT_EQ(records.size(), 5u) << "a mark follows the sync";
-  const RecordSpan last = records[4];
+  ASSERT_EQ(records.size(), 4u);
+  const RecordSpan last = records[3];
   for (uint64_t cut = 0; cut <= last.size_bytes; cut++) {
     image[journal_] = whole.substr(0, last.offset + cut);
     image[journal_].resize(whole.size(), '\0');
@@ -164,8 +165,8 @@ TEST_F(HeadRecoveryTest, HoleInAnUnsyncedTailEndsTheReplayWithoutDamage) {
   for (uint64_t n = 2; n <= 4; n++) CommitRecord(n);
   auto image = Image();
   const auto records = FindRecords(image[journal_]);
-  ASSERT_EQ(records.size(), 5u) << "a mark follows the sync";
-  image[journal_].replace(records[3].offset, records[3].total_bytes, records[3].total_bytes, '\0');
+  ASSERT_EQ(records.size(), 4u);
+  image[journal_].replace(records[2].offset, records[2].total_bytes, records[2].total_bytes, '\0');
   ASSERT_TRUE(OpenImage(image));
   EXPECT_EQ(CountRecords(), 2u);
   // And what was dropped stays dropped, though the bytes of record 4 are still there.
@@ -220,9 +221,89 @@ TEST_F(HeadRecoveryTest, DamageInTheLastSyncedRecordIsFoundThoughNothingWasCommi
   ASSERT_TRUE(head_->Sync());  // needs nothing, writes nothing
   auto image = Image();
   const auto records = FindRecords(image[journal_]);
-  ASSERT_EQ(records.size(), 3u) << "two records and one mark";
+  ASSERT_EQ(records.size(), 2u);
+  const auto whole = image;
   image[journal_][records[1].offset + 70] ^= 1;
   ExpectDamage(image, journal_, "last synced record");
+  image = whole;
+  image[journal_].resize(records[1].offset);
+  ExpectDamage(image, journal_, "journal cut short");
+  // Without the mark it is a torn tail: a mark that a power cut took, or that is damaged itself.
+  image.erase(mark_);
+  ASSERT_TRUE(OpenImage(image));
+  EXPECT_EQ(CountRecords(), 1u);
+  for (size_t at = 0; at < whole.at(mark_).size(); at++) {
+    image[mark_] = whole.at(mark_);
+    image[mark_][at] ^= 0x20;
+    ASSERT_TRUE(OpenImage(image)) << "mark's byte " << at;
+    ASSERT_EQ(CountRecords(), 1u) << "mark's byte " << at;
+  }
+  // And a new one is begun.
+  CommitRecord(2);
+  ASSERT_TRUE(head_->Sync());
+  image = Image();
+  image.erase(PathOf(2, "journal"));
+  const Status opened = OpenImage(image);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code(), ErrorCode::kDataLoss);
+}
+
+TEST_F(HeadRecoveryTest, ANewestJournalThatIsMissingIsDamageAndChangesNothing) {
+  MustReopen();
+  CommitRecord(1);
+  ASSERT_TRUE(head_->Freeze());
+  CommitRecord(2);
+  ASSERT_TRUE(head_->Sync());
+  const auto whole = Image();
+  // The newest alone, and all of them.
+  auto image = whole;
+  image.erase(PathOf(2, "journal"));
+  ExpectDamage(image, PathOf(2, "journal"), "newest missing");
+  EXPECT_EQ(Image(), image);
+  image.erase(PathOf(1, "journal"));
+  ExpectDamage(image, PathOf(2, "journal"), "all missing");
+  EXPECT_EQ(Image(), image);
+  // Put back, nothing is lost.
+  ASSERT_TRUE(OpenImage(whole));
+  EXPECT_EQ(CountRecords(), 2u);
+}
+
+TEST_F(HeadRecoveryTest, WhatWasNeverSyncedOrIsSealedMayBeMissing) {
+  MustReopen();
+  CommitRecord(1);
+  auto image = Image();
+  image.erase(journal_);
+  ASSERT_TRUE(OpenImage(image));  // one that nobody synced
+  EXPECT_EQ(CountRecords(), 0u);
+  CommitRecord(1);
+  ASSERT_TRUE(head_->Sync());
+  ASSERT_TRUE(head_->Freeze());
+  image = Image();
+  image.erase(journal_);
+  options_.sealed_through_generation = 1;
+  EXPECT_TRUE(OpenImage(image));
+  // A generation without records is begun again, however often its making is cut off.
+  ASSERT_TRUE(head_->Freeze());
+  image = Image();
+  image.erase(PathOf(3, "journal"));
+  image.erase(PathOf(2, "journal"));
+  EXPECT_TRUE(OpenImage(image));
+}
+
+TEST_F(HeadRecoveryTest, AMarkThatCannotBeWrittenFailsNoSync) {
+  MustReopen();
+  CommitRecord(1);
+  disk_->hook = [&](SimDisk::Op, const std::string& path) -> Status {
+    if (path == mark_) return ErrErrno(EIO, "injected");
+    return {};
+  };
+  EXPECT_TRUE(head_->Sync());
+  CommitRecord(2);
+  EXPECT_TRUE(head_->Sync());
+  EXPECT_TRUE(head_->Freeze());
+  disk_->hook = nullptr;
+  MustReopen();
+  EXPECT_EQ(CountRecords(), 2u);
 }
 
 TEST_F(HeadRecoveryTest, DamagedSyncedSidePayloadNamesTheSideLog) {
@@ -381,8 +462,8 @@ TEST_F(HeadRecoveryTest, CrashWhileAGenerationBeginsLeavesTheOldOnesWhole) {
     MustReopen();
     CommitRecord(1);
     int calls = 0;
-    disk_->hook = [&](SimDisk::Op, const std::string&) -> Status {
-      if (calls++ == step) return ErrErrno(EIO, "injected");
+    disk_->hook = [&](SimDisk::Op, const std::string& path) -> Status {
+      if (path != mark_ && calls++ == step) return ErrErrno(EIO, "injected");
       return {};
     };
     const auto frozen = head_->Freeze();
