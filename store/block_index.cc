@@ -12,7 +12,6 @@
 #include <rocksdb/listener.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <numeric>
@@ -30,8 +29,6 @@ constexpr char kBlockPrefix = 'B';
 constexpr char kPackPrefix = 'P';
 constexpr std::string_view kVersionKey = "V";
 constexpr uint32_t kVersion = 1;
-constexpr size_t kLocationBytes = 64;
-constexpr size_t kMarkerBytes = 64;
 
 std::string BlockKey(const Address& address) {
   std::string key(1, kBlockPrefix);
@@ -48,97 +45,8 @@ std::string PackKey(const Id128& pack) {
 rocksdb::Slice Slice(std::string_view v) { return {v.data(), v.size()}; }
 std::string_view View(const rocksdb::Slice& s) { return {s.data(), s.size()}; }
 
-uint64_t Checksum(std::string_view key, std::string_view value) {
-  return XXH3_64bits_withSeed(value.data(), value.size(), XXH3_64bits(key.data(), key.size()));
-}
-
-void AppendChecksum(std::string_view key, std::string& value) {
-  ByteWriter(value).U64(Checksum(key, value));
-}
-
 std::unexpected<Error> Damaged(const std::string& what) {
   return Err(ErrorCode::kDataLoss, "block index: " + what);
-}
-
-std::string EncodeLocation(std::string_view key, const BlockLocation& location) {
-  std::string out;
-  ByteWriter w(out);
-  w.U8(kVersion);
-  w.U8(static_cast<uint8_t>(location.entry.kind));
-  w.U8(static_cast<uint8_t>(location.entry.codec));
-  w.U8(0);
-  w.U32(location.entry.stored_length);
-  w.U32(location.entry.raw_length);
-  w.U32(0);
-  w.Bytes(location.pack.view());
-  w.U64(location.entry.offset);
-  w.U64(location.epoch);
-  w.U64(location.condemn_cycle);
-  AppendChecksum(key, out);
-  CAIRN_CHECK(out.size() == kLocationBytes);
-  return out;
-}
-
-Result<BlockLocation> DecodeLocation(std::string_view key, std::string_view value) {
-  if (key.size() != 33 || value.size() != kLocationBytes) return Damaged("entry of a wrong size");
-  ByteReader r(value);
-  BlockLocation location;
-  const uint8_t version = r.U8();
-  const uint8_t kind = r.U8();
-  const uint8_t codec = r.U8();
-  r.U8();
-  location.entry.stored_length = r.U32();
-  location.entry.raw_length = r.U32();
-  r.U32();
-  location.pack = Id128::FromView(r.Bytes(16));
-  location.entry.offset = r.U64();
-  location.epoch = r.U64();
-  location.condemn_cycle = r.U64();
-  if (r.U64() != Checksum(key, value.substr(0, kLocationBytes - 8)) || version != kVersion ||
-      !IsKnownKind(kind) || codec > static_cast<uint8_t>(Codec::kZstd)) {
-    return Damaged("entry does not verify");
-  }
-  location.entry.address = Address::FromView(key.substr(1));
-  location.entry.kind = static_cast<BlockKind>(kind);
-  location.entry.codec = static_cast<Codec>(codec);
-  return location;
-}
-
-std::string EncodeMarker(std::string_view key, const PackSummary& pack) {
-  std::string out;
-  ByteWriter w(out);
-  w.U8(kVersion);
-  w.U8(pack.sealed ? 1 : 0);
-  w.Zeros(6);
-  w.Bytes(pack.realm.view());
-  w.U64(pack.file_bytes);
-  w.U32(pack.entry_count);
-  w.U32(0);
-  w.U64(pack.stored_bytes);
-  w.U64(pack.raw_bytes);
-  AppendChecksum(key, out);
-  CAIRN_CHECK(out.size() == kMarkerBytes);
-  return out;
-}
-
-Result<PackSummary> DecodeMarker(std::string_view key, std::string_view value) {
-  if (key.size() != 17 || value.size() != kMarkerBytes) return Damaged("marker of a wrong size");
-  ByteReader r(value);
-  PackSummary pack;
-  const uint8_t version = r.U8();
-  pack.sealed = r.U8() != 0;
-  r.Bytes(6);
-  pack.realm = Id128::FromView(r.Bytes(16));
-  pack.file_bytes = r.U64();
-  pack.entry_count = r.U32();
-  r.U32();
-  pack.stored_bytes = r.U64();
-  pack.raw_bytes = r.U64();
-  if (r.U64() != Checksum(key, value.substr(0, kMarkerBytes - 8)) || version != kVersion) {
-    return Damaged("marker does not verify");
-  }
-  pack.pack = Id128::FromView(key.substr(1));
-  return pack;
 }
 
 std::string VersionValue(const Id128& store) {
@@ -195,20 +103,6 @@ rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb
 std::unexpected<Error> Closed() { return Err(ErrorCode::kUnavailable, "block index is closed"); }
 
 }  // namespace
-
-PackSummary Summarize(const PackHeader& header, bool sealed, uint64_t file_bytes,
-                      const std::vector<PackEntry>& entries) {
-  PackSummary summary{.pack = header.pack,
-                      .realm = header.realm,
-                      .sealed = sealed,
-                      .file_bytes = file_bytes,
-                      .entry_count = static_cast<uint32_t>(entries.size())};
-  for (const PackEntry& entry : entries) {
-    summary.stored_bytes += entry.stored_length;
-    summary.raw_bytes += entry.raw_length;
-  }
-  return summary;
-}
 
 BlockIndex::BlockIndex(BlockIndexOptions options)
     : options_(std::move(options)), cache_(rocksdb::NewLRUCache(options_.cache_bytes)) {}
@@ -280,7 +174,7 @@ Result<std::optional<BlockLocation>> BlockIndex::FindLocked(const Address& addre
   const std::string key = BlockKey(address);
   const std::optional<std::string> value = CAIRN_TRY(GetLocked(key));
   if (!value) return std::optional<BlockLocation>();
-  return std::optional<BlockLocation>(CAIRN_TRY(DecodeLocation(key, *value)));
+  return std::optional<BlockLocation>(CAIRN_TRY(DecodeBlockLocation(key, *value)));
 }
 
 // RocksDB refuses every write after one that met a full disk, be it one of its own; its reads go
@@ -376,7 +270,7 @@ Status BlockIndex::GetMany(std::span<const Address> addresses,
       continue;
     }
     if (!statuses[k].ok()) return std::unexpected(FromRocks(statuses[k]));
-    found[order[n]] = CAIRN_TRY(DecodeLocation(keys[k], View(values[k])));
+    found[order[n]] = CAIRN_TRY(DecodeBlockLocation(keys[k], View(values[k])));
   }
   return {};
 }
@@ -386,10 +280,10 @@ Status BlockIndex::AddPack(const PackSummary& pack, uint64_t epoch,
   rocksdb::WriteBatch batch;
   for (const PackEntry& entry : entries) {
     const std::string key = BlockKey(entry.address);
-    batch.Put(key, EncodeLocation(key, {.pack = pack.pack, .entry = entry, .epoch = epoch}));
+    batch.Put(key, EncodeBlockLocation(key, {.pack = pack.pack, .entry = entry, .epoch = epoch}));
   }
   const std::string key = PackKey(pack.pack);
-  batch.Put(key, EncodeMarker(key, pack));
+  batch.Put(key, EncodePackMarker(key, pack));
   MutexLock write_lock(write_mutex_);
   return Write(batch, false);
 }
@@ -402,7 +296,7 @@ Result<std::vector<PackSummary>> BlockIndex::Packs() {
   for (it->Seek(std::string(1, kPackPrefix)); it->Valid(); it->Next()) {
     const std::string_view key = View(it->key());
     if (key.empty() || key[0] != kPackPrefix) break;
-    packs.push_back(CAIRN_TRY(DecodeMarker(key, View(it->value()))));
+    packs.push_back(CAIRN_TRY(DecodePackMarker(key, View(it->value()))));
   }
   if (!it->status().ok()) return std::unexpected(FromRocks(it->status()));
   return packs;
@@ -417,7 +311,7 @@ Status BlockIndex::ReplacePack(const Replacement& change) {
     location->pack = change.replacement->pack;
     location->entry = entry;
     const std::string key = BlockKey(entry.address);
-    batch.Put(key, EncodeLocation(key, *location));
+    batch.Put(key, EncodeBlockLocation(key, *location));
   }
   for (const Address& address : change.removed) {
     const std::optional<BlockLocation> location = CAIRN_TRY(Get(address));
@@ -431,7 +325,7 @@ Status BlockIndex::ReplacePack(const Replacement& change) {
   batch.Delete(PackKey(change.old_pack));
   if (change.replacement) {
     const std::string key = PackKey(change.replacement->pack);
-    batch.Put(key, EncodeMarker(key, *change.replacement));
+    batch.Put(key, EncodePackMarker(key, *change.replacement));
   }
   return Write(batch, true);
 }
@@ -444,7 +338,7 @@ Result<bool> BlockIndex::SetCondemnCycle(const Address& address, uint64_t expect
   location->condemn_cycle = desired;
   rocksdb::WriteBatch batch;
   const std::string key = BlockKey(address);
-  batch.Put(key, EncodeLocation(key, *location));
+  batch.Put(key, EncodeBlockLocation(key, *location));
   CAIRN_TRY(Write(batch, false));
   return true;
 }
@@ -458,7 +352,7 @@ Status BlockIndex::ForEach(const std::function<bool(const BlockLocation& locatio
   for (it->Seek(std::string(1, kBlockPrefix)); it->Valid(); it->Next()) {
     const std::string_view key = View(it->key());
     if (key.empty() || key[0] != kBlockPrefix) break;
-    if (!visit(CAIRN_TRY(DecodeLocation(key, View(it->value()))))) return {};
+    if (!visit(CAIRN_TRY(DecodeBlockLocation(key, View(it->value()))))) return {};
   }
   if (!it->status().ok()) return std::unexpected(FromRocks(it->status()));
   return {};

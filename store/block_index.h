@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "store/base/mutex.h"
-#include "store/pack_format.h"
+#include "store/index_value.h"
 
 namespace rocksdb {
 class DB;
@@ -21,28 +21,6 @@ class WriteBatch;
 }  // namespace rocksdb
 
 namespace cairn {
-
-struct BlockLocation {
-  Id128 pack;
-  PackEntry entry;
-  uint64_t epoch = 0;          // of the pack that it was first written to
-  uint64_t condemn_cycle = 0;  // 0: not condemned
-  bool operator==(const BlockLocation&) const = default;
-};
-
-// What the marker of a wholly indexed pack says.
-struct PackSummary {
-  Id128 pack;
-  Id128 realm;
-  bool sealed = false;
-  uint64_t file_bytes = 0;
-  uint32_t entry_count = 0;
-  uint64_t stored_bytes = 0;
-  uint64_t raw_bytes = 0;
-  bool operator==(const PackSummary&) const = default;
-};
-PackSummary Summarize(const PackHeader& header, bool sealed, uint64_t file_bytes,
-                      const std::vector<PackEntry>& entries);
 
 struct BlockIndexOptions {
   std::string dir;

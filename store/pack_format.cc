@@ -35,8 +35,9 @@ uint64_t FrameSeed(const Id128& pack, uint64_t offset) {
 
 std::unexpected<Error> Bad(const char* what) { return Err(ErrorCode::kDataLoss, what); }
 
-// What a frame header and a footer entry have in common.
-Status CheckEntry(const PackEntry& entry, uint8_t kind, uint8_t codec) {
+}  // namespace
+
+Status CheckPackEntry(const PackEntry& entry, uint8_t kind, uint8_t codec) {
   if (!IsKnownKind(kind)) return Bad("unknown block kind");
   if (codec > static_cast<uint8_t>(Codec::kZstd)) return Bad("unknown codec");
   if (entry.raw_length == 0 || entry.raw_length > kMaxBlockBytes)
@@ -49,8 +50,6 @@ Status CheckEntry(const PackEntry& entry, uint8_t kind, uint8_t codec) {
   }
   return {};
 }
-
-}  // namespace
 
 std::string EncodePackHeader(const PackHeader& header) {
   CAIRN_CHECK(header.wrapped_key.size() == kWrappedKeyBytes);
@@ -152,7 +151,7 @@ Result<FrameHeader> DecodeFrameHeader(const Id128& pack, uint64_t offset, std::s
     return Bad("frame header checksum mismatch");
   }
   if (flags != 0) return Bad("frame header has reserved bits set");
-  CAIRN_TRY(CheckEntry(frame.entry, kind, codec));
+  CAIRN_TRY(CheckPackEntry(frame.entry, kind, codec));
   frame.entry.kind = static_cast<BlockKind>(kind);
   frame.entry.codec = static_cast<Codec>(codec);
   return frame;
@@ -244,7 +243,7 @@ Result<PackFooter> DecodeFooter(const PackTrailer& trailer, std::string_view foo
     const uint8_t kind = r.U8();
     const uint8_t codec = r.U8();
     const bool reserved_clear = r.U16() == 0 && r.U32() == 0;
-    CAIRN_TRY(CheckEntry(entry, kind, codec));
+    CAIRN_TRY(CheckPackEntry(entry, kind, codec));
     entry.kind = static_cast<BlockKind>(kind);
     entry.codec = static_cast<Codec>(codec);
     if (!reserved_clear) return Bad("pack footer has reserved bits set");

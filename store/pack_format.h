@@ -57,6 +57,10 @@ struct PackEntry {
   }
 };
 
+// The limits of an entry, of which `kind` and `codec` are still bytes: what frame headers, footer
+// and index have in common. DataLoss.
+Status CheckPackEntry(const PackEntry& entry, uint8_t kind, uint8_t codec);
+
 // The first 64 bytes of a frame: `entry` plus the checksum of the stored bytes.
 std::string EncodeFrameHeader(const Id128& pack, const PackEntry& entry, uint64_t stored_xxh3);
 // The part of it that is authenticated with the ciphertext (kFrameAadBytes).

@@ -3,6 +3,7 @@
 #include "catalog/records.h"
 #include "store/base/bytes.h"
 #include "store/data_directory.h"
+#include "store/index_value.h"
 #include "tests/fuzz/known_keys.h"
 #include "tests/fuzz/seeds.h"
 #include "volume/extent_value.h"
@@ -16,7 +17,7 @@ constexpr std::string_view kOrg = "org_0123456789abcdef0123456789abcdef";
 constexpr std::string_view kEnv = "env_0123456789abcdef0123456789abcdef";
 constexpr std::string_view kSnapshot = "snap_0123456789abcdef0123456789abcdef";
 
-enum Which : char { kCatalog, kLog, kTree, kFormat, kQuarantine, kRing };
+enum Which : char { kCatalog, kLog, kTree, kFormat, kQuarantine, kRing, kIndex };
 
 // A log of `lengths` as RocksDB lays writes out; checksums are the target's to repair.
 std::string LogOf(std::initializer_list<std::pair<int, size_t>> records) {
@@ -155,6 +156,22 @@ std::vector<Seed> RecordSeeds() {
       QuarantineRecord(1, 160) + QuarantineRecord(2, ~uint64_t{0}) + "tail");
   add("ring", kRing, 1, std::string(32, 'k'));
   add("ring-other-realm", kRing, 3, "secret");
+  BlockLocation location{.pack = Known().pack, .entry = {}, .epoch = 7, .condemn_cycle = 9};
+  location.entry.offset = 160;
+  location.entry.stored_length = 100;
+  location.entry.raw_length = 84;
+  const std::string block_key = "B" + std::string(32, 'a');
+  add("location", kIndex, 1, block_key + EncodeBlockLocation(block_key, location));
+  add("location-real", kIndex, 0, block_key + EncodeBlockLocation(block_key, location));
+  const std::string pack_key = "P" + std::string(Known().pack.view());
+  const PackSummary summary{.pack = Known().pack,
+                            .realm = Known().realm,
+                            .sealed = true,
+                            .file_bytes = 1000,
+                            .entry_count = 1,
+                            .stored_bytes = 100,
+                            .raw_bytes = 84};
+  add("marker", kIndex, 3, pack_key + EncodePackMarker(pack_key, summary));
   return seeds;
 }
 

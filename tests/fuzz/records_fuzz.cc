@@ -1,7 +1,7 @@
 // Fuzz target: the small values: catalog records and their envelope, the catalog's log, values of
-// the file system's keys, cairn.format, the quarantine, sealed values of the key
-// ring. Input: which one, repairs (checksums and envelopes; what a repair encrypts is plaintext in
-// the input), then key and value, or the file.
+// the file system's keys, cairn.format, the quarantine, sealed values of the key ring, values of
+// the block index. Input: which one, repairs (checksums and envelopes; what a repair encrypts is
+// plaintext in the input), then key and value, or the file.
 //
 // Asserted: refusals are of the contract's codes; what decodes encodes to what decodes to the same,
 // and where the layout is canonical to the same bytes; what the log scan calls sound scans as
@@ -21,6 +21,7 @@
 #include "store/base/hex.h"
 #include "store/base/log.h"
 #include "store/data_directory.h"
+#include "store/index_value.h"
 #include "store/quarantine.h"
 #include "tests/fuzz/expect.h"
 #include "tests/fuzz/known_keys.h"
@@ -206,6 +207,27 @@ void Format(uint8_t repair, std::string text) {
   CAIRN_CHECK(again.has_value() && EncodeFormat(*again) == canonical);
 }
 
+// Keys have one length each: the input gives what it gives of them.
+void IndexValue(uint8_t repair, std::string_view bytes) {
+  const bool marker = (repair & 2) != 0;
+  const size_t key_bytes = marker ? 17 : 33;
+  const std::string key(bytes.substr(0, key_bytes));
+  std::string value(bytes.substr(key.size()));
+  if ((repair & 1) != 0) {
+    value.resize(64);
+    Patch(value, 56, Xxh3(std::string_view(value).substr(0, 56), Xxh3(key)));
+  }
+  if (marker) {
+    const auto pack = DecodePackMarker(key, value);
+    if (!pack) return ExpectRefusal(pack.error());
+    CAIRN_CHECK(EncodePackMarker(key, *pack) == value);
+    return;
+  }
+  const auto location = DecodeBlockLocation(key, value);
+  if (!location) return ExpectRefusal(location.error());
+  CAIRN_CHECK(EncodeBlockLocation(key, *location) == value);
+}
+
 void QuarantineFile(uint8_t repair, std::string file) {
   constexpr size_t kRecordBytes = 96;
   for (size_t at = 0; (repair & 1) != 0 && at + kRecordBytes <= file.size(); at += kRecordBytes) {
@@ -259,7 +281,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)quiet;
   const uint8_t repair = data[1];
   const std::string bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
-  switch (data[0] % 6) {
+  switch (data[0] % 7) {
     case 0:
       cairn::CatalogRecord(repair, cairn::KeyAndValue(bytes));
       break;
@@ -275,8 +297,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 4:
       cairn::QuarantineFile(repair, bytes);
       break;
-    default:
+    case 5:
       cairn::RingValue(repair, bytes);
+      break;
+    default:
+      cairn::IndexValue(repair, bytes);
   }
   return 0;
 }

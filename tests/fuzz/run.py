@@ -59,6 +59,7 @@ DECODERS = {
                                    "DataDirectory::~DataDirectory DataDirectory::Open",
         "store/quarantine.cc": "EncodeRecord Quarantine::Add Quarantine::ReleaseFrame Quarantine::ReleasePack "
                                "Quarantine::Save Quarantine::AppendLocked Quarantine::RewriteLocked Quarantine::List",
+        "store/index_value.cc": "EncodeBlockLocation EncodePackMarker Finish Summarize",
         "store/key_ring.cc": "FreeMac::operator() ThreadMac Data HmacSha256 View Wipe KeyRing::~KeyRing KeyRing::Add "
                              "KeyRing::Remove KeyRing::Has KeyRing::AddressOf KeyRing::Wrap KeyRing::Seal",
     },

@@ -29,7 +29,9 @@ class FullIndex : public testing::Test {
   Status Add(uint8_t n) {
     PackEntry entry;
     entry.address.bytes[0] = n;
+    entry.offset = 160;
     entry.stored_length = 100 + n;
+    entry.raw_length = 1;
     PackSummary pack;
     pack.pack.bytes[0] = n;
     pack.entry_count = 1;
