@@ -198,6 +198,11 @@ void Connection::OnHeader(const BoostError& error) {
   request_ = {};
   request_.request_id = "req_" + Id128::Random().ToHex();
   if (error) return Refuse(error);
+  // RFC 9112, 3.2: none in HTTP/1.1, or several, is an error.
+  const size_t hosts = parser_->get().count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && parser_->get().version() > 10)) {
+    return Refuse(http::error::bad_field);
+  }
   // Beast takes a body in a coding that it does not know for none, and its bytes for the next
   // request (RFC 9112, 6.1 and 6.3: the length cannot be told, so the connection ends).
   const auto coding = parser_->get()[http::field::transfer_encoding];

@@ -43,6 +43,7 @@ Result<Target> ParseTarget(std::string_view target) {
   std::string_view query =
       question == std::string_view::npos ? std::string_view() : target.substr(question + 1);
   Target result;
+  if (path == "/") path = {};
   while (!path.empty()) {
     path.remove_prefix(1);
     const size_t end = std::min(path.find('/'), path.size());

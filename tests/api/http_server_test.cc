@@ -198,6 +198,19 @@ TEST_F(HttpServerTest, GarbageGets400AndTheEnd) {
   EXPECT_EQ(calls_, 0);
 }
 
+TEST_F(HttpServerTest, OneHostIsAskedForByHttp11) {
+  Start();
+  for (const std::string request :
+       {"GET / HTTP/1.1\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\nConnection: close\r\n\r\n",
+        "GET / HTTP/1.0\r\nHost: x\r\nHost: y\r\n\r\n"}) {
+    const std::string answer = Ask(request);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 400")) << request << " -> " << answer;
+  }
+  EXPECT_EQ(calls_, 0);
+  EXPECT_TRUE(Ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200"));
+}
+
 // Its bytes would be the next request to us and a body to the proxy before us.
 TEST_F(HttpServerTest, BodyInAnUnknownCodingIsRefusedWithTheConnection) {
   Start();

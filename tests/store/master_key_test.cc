@@ -119,7 +119,7 @@ TEST(MasterKey, ACommandThatHangsIsEndedWithAllItStarted) {
   }
   const pid_t child = std::stoi(ReadHostFile(pid_file));
   bool gone = false;
-  for (int i = 0; i < 200 && !gone; ++i) {
+  for (int i = 0; i < 3000 && !gone; ++i) {
     gone = kill(child, 0) != 0;
     if (!gone) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     // A zombie that nobody has reaped yet still takes signals.
