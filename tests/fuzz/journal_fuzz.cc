@@ -28,7 +28,7 @@ namespace cairn {
 namespace {
 
 constexpr char kDir[] = "volume";
-enum Option : uint8_t { kBodyAlone = 1, kNoSide = 2, kNextKnown = 4 };
+enum Option : uint8_t { kBodyAlone = 1, kNoSide = 2, kNextKnown = 4, kMarked = 8, kBreakTag = 16 };
 
 std::string PathOf(LogKind kind) {
   return std::string(kDir) + "/" + LogFileName(kKnownGeneration, kind);
@@ -96,8 +96,23 @@ void CheckDelta(Delta& delta) {
   CAIRN_CHECK(status.has_value() && visited == delta.count());
 }
 
+// Of the first record; its checksum is right afterwards.
+void BreakTag(std::string& journal) {
+  RecordHeader header;
+  if (journal.size() < kLogContentOffset + kRecordHeaderBytes ||
+      !DecodeRecordHeader(std::string_view(journal).substr(kLogContentOffset), header) ||
+      header.body_length_bytes > journal.size() - kLogContentOffset - kRecordHeaderBytes) {
+    return;
+  }
+  header.tag[0] = static_cast<char>(header.tag[0] ^ 1);
+  header.EncodeTo(journal.data() + kLogContentOffset,
+                  std::string_view(journal).substr(kLogContentOffset + kRecordHeaderBytes,
+                                                   header.body_length_bytes));
+}
+
 void Journal(uint8_t repair, uint8_t options, uint8_t next, std::string journal, std::string side) {
   RepairJournal(repair, journal, side);
+  if ((options & kBreakTag) != 0) BreakTag(journal);
   const bool with_side = (options & kNoSide) == 0;
   SimDisk disk;
   disk.Install(PathOf(LogKind::kJournal), journal);
@@ -120,20 +135,36 @@ void Journal(uint8_t repair, uint8_t options, uint8_t next, std::string journal,
   const uint64_t first = log->header().first_lsn;
   std::optional<uint64_t> until;
   if ((options & kNextKnown) != 0) until = RangeEnd(first, next % 8);
+  const uint64_t synced_lsn = (options & kMarked) != 0 ? RangeEnd(first, next / 8 % 8) : 0;
   Delta delta;
   uint64_t records = 0;
-  const auto replay = ReplayJournal(log, side_log, until, [&](ReplayedRecord&& record) {
-    CAIRN_CHECK(record.lsn == first + records);
-    CAIRN_CHECK(record.fields.generation == kKnownGeneration);
-    CAIRN_CHECK(record.changes.size() == record.fields.op_count);
-    ++records;
-    delta.Apply(record.changes);
-  });
+  uint64_t payloads_end = kLogContentOffset;  // of the records so far, in the journal
+  const auto replay = ReplayJournal(
+      log, side_log, until,
+      [&](ReplayedRecord&& record) {
+        CAIRN_CHECK(record.lsn == first + records);
+        CAIRN_CHECK(record.fields.generation == kKnownGeneration);
+        CAIRN_CHECK(record.changes.size() == record.fields.op_count);
+        ++records;
+        uint64_t end = payloads_end;
+        for (const DeltaChange& change : record.changes) {
+          if (change.payload == nullptr || change.payload->log != log) continue;
+          CAIRN_CHECK(change.payload->log_offset >= payloads_end);
+          end = std::max(end, change.payload->log_offset + change.payload->length_bytes);
+        }
+        payloads_end = end;
+        delta.Apply(record.changes);
+      },
+      synced_lsn);
   CheckDelta(delta);
+  if ((options & kBreakTag) != 0) CAIRN_CHECK(records == 0);
   if (!until) {
     CAIRN_CHECK(reports->size() == 1);
     CAIRN_CHECK(reports->front().records == records || !replay);
-    CAIRN_CHECK(reports->front().damage.empty() == replay.has_value());
+    if (synced_lsn == 0) {
+      CAIRN_CHECK(reports->front().damage.empty() == replay.has_value());
+    }
+    if (replay) CAIRN_CHECK(replay->next_lsn > synced_lsn);
   }
   if (!replay) return ExpectRefusal(replay.error());
   CAIRN_CHECK(replay->records == records && replay->next_lsn == first + records);

@@ -119,7 +119,7 @@ void Node(const std::string& block) {
   CAIRN_CHECK(node.memory_bytes() >= key_bytes);
   // Sharing less of a key than one could is valid: the second encoding is the canonical one.
   const std::string canonical = EncodeTreeNode(node.level(), node.epoch(), items);
-  CAIRN_CHECK(canonical.size() <= block.size());
+  CAIRN_CHECK(canonical.size() < block.size() || canonical == block);
   const auto again = TreeNode::Decode(canonical);
   CAIRN_CHECK(again.has_value() && (*again)->level() == node.level() &&
               (*again)->epoch() == node.epoch());
@@ -134,12 +134,22 @@ void Node(const std::string& block) {
 void Root(const std::string& block) {
   const auto root = FsRoot::Decode(block);
   if (!root) return ExpectRefusal(root.error());
+  CAIRN_CHECK(root->sealed_at.nanoseconds < 1'000'000'000);
+  CAIRN_CHECK(!root->tree.node || root->tree.node->kind == BlockKind::kTreeNode);
+  CAIRN_CHECK(!root->parent || root->parent->kind == BlockKind::kFsRoot);
   CAIRN_CHECK(root->Encode() == block);
 }
 
 void Image(const std::string& block) {
   const auto image = MemoryImage::Decode(block);
   if (!image) return ExpectRefusal(image.error());
+  for (const MemoryRegion& region : image->regions) {
+    CAIRN_CHECK(region.file_offset <= image->memory_bytes &&
+                region.length_bytes <= image->memory_bytes - region.file_offset);
+  }
+  for (const auto& map : image->maps) CAIRN_CHECK(!map || map->kind == BlockKind::kMemoryMap);
+  for (const BlockRef& ref : image->vmstate_blocks) CAIRN_CHECK(ref.kind == BlockKind::kMemory);
+  CAIRN_CHECK(!image->parent || image->parent->kind == BlockKind::kMemoryImage);
   CAIRN_CHECK(image->Encode() == block);
 }
 
@@ -147,6 +157,12 @@ void Map(const std::string& block) {
   const auto map = MemoryMap::Decode(block);
   if (!map) return ExpectRefusal(map.error());
   CAIRN_CHECK(map->pages.size() == map->chunks.size() && map->pages.size() <= kMemoryMapSlots);
+  for (size_t i = 0; i < map->pages.size(); ++i) {
+    if (!map->chunks[i]) continue;
+    const auto pages = static_cast<uint32_t>(std::popcount(map->pages[i]));
+    CAIRN_CHECK(map->chunks[i]->kind == BlockKind::kMemory &&
+                map->chunks[i]->raw_length_bytes <= pages * kMemoryPageBytes);
+  }
   CAIRN_CHECK(map->Encode() == block);
 }
 

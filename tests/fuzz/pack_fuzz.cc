@@ -35,6 +35,9 @@ bool ReadsWhole(const PackReader& reader, const PackEntry& entry) {
     return false;
   }
   CAIRN_CHECK(coded->size() + kAeadTagBytes == entry.stored_length);
+  // Only its own length decodes it.
+  CAIRN_CHECK(!DecodeBlock(entry.codec, *coded, entry.raw_length) ||
+              !DecodeBlock(entry.codec, *coded, entry.raw_length + 1));
   const auto plain = DecodeBlock(entry.codec, *std::move(coded), entry.raw_length);
   if (!plain) {
     ExpectRefusal(plain.error());
@@ -44,13 +47,17 @@ bool ReadsWhole(const PackReader& reader, const PackEntry& entry) {
   return true;
 }
 
-void CheckScan(const PackReader& reader, const PackScan& scan, uint64_t end) {
+void CheckScan(const PackReader& reader, const PackScan& scan, uint64_t end,
+               std::string_view file) {
   uint64_t at = kPackHeaderBytes;
   uint64_t hole_bytes = 0;
   uint64_t frame_bytes = 0;
   for (const PackEntry& entry : scan.entries) {
     CAIRN_CHECK(entry.offset >= at && entry.EndOffset() <= end);
     CAIRN_CHECK(reader.VerifyStored(entry).has_value());
+    const uint64_t padding = entry.offset + kFrameHeaderBytes + entry.stored_length;
+    CAIRN_CHECK(file.substr(padding, entry.EndOffset() - padding).find_first_not_of('\0') ==
+                std::string_view::npos);
     frame_bytes += entry.EndOffset() - entry.offset;
     at = entry.EndOffset();
   }
@@ -133,7 +140,7 @@ void Run(uint8_t repair, uint8_t options, std::string file) {
   if ((options & kBoundedScan) != 0) end = file_bytes / 2;
   const auto scan = reader.Scan(end);
   CAIRN_CHECK(scan.has_value());
-  CheckScan(reader, *scan, end.value_or(file_bytes));
+  CheckScan(reader, *scan, end.value_or(file_bytes), file);
   if (unlocked) {
     for (const PackEntry& entry : scan->entries) ReadsWhole(reader, entry);
   }

@@ -17,7 +17,7 @@ constexpr std::string_view kOrg = "org_0123456789abcdef0123456789abcdef";
 constexpr std::string_view kEnv = "env_0123456789abcdef0123456789abcdef";
 constexpr std::string_view kSnapshot = "snap_0123456789abcdef0123456789abcdef";
 
-enum Which : char { kCatalog, kLog, kTree, kFormat, kQuarantine, kRing, kIndex };
+enum Which : char { kCatalog, kLog, kTree, kFormat, kQuarantine, kRing, kIndex, kMark };
 
 // A log of `lengths` as RocksDB lays writes out; checksums are the target's to repair.
 std::string LogOf(std::initializer_list<std::pair<int, size_t>> records) {
@@ -172,6 +172,15 @@ std::vector<Seed> RecordSeeds() {
                             .stored_bytes = 100,
                             .raw_bytes = 84};
   add("marker", kIndex, 3, pack_key + EncodePackMarker(pack_key, summary));
+  std::string mark = "CAIRNHWM";
+  ByteWriter w(mark);
+  w.U32(1);
+  w.U32(0);
+  w.U64(3);
+  w.U64(258);
+  w.U64(0);
+  add("mark", kMark, 1, mark);
+  add("mark-zero", kMark, 0, std::string(40, '\0'));
   return seeds;
 }
 

@@ -1,7 +1,7 @@
 // Fuzz target: the small values: catalog records and their envelope, the catalog's log, values of
 // the file system's keys, cairn.format, the quarantine, sealed values of the key ring, values of
-// the block index. Input: which one, repairs (checksums and envelopes; what a repair encrypts is
-// plaintext in the input), then key and value, or the file.
+// the block index, high-water marks. Input: which one, repairs (checksums and envelopes; what a
+// repair encrypts is plaintext in the input), then key and value, or the file.
 //
 // Asserted: refusals are of the contract's codes; what decodes encodes to what decodes to the same,
 // and where the layout is canonical to the same bytes; what the log scan calls sound scans as
@@ -19,6 +19,7 @@
 #include "catalog/value_cipher.h"
 #include "store/base/bytes.h"
 #include "store/base/hex.h"
+#include "store/base/high_water_mark.h"
 #include "store/base/log.h"
 #include "store/data_directory.h"
 #include "store/index_value.h"
@@ -163,6 +164,7 @@ void TreeValue(const KeyAndValue& input) {
       const auto dirent = Dirent::Decode(entry.payload);
       if (!dirent) return ExpectRefusal(dirent.error());
       CAIRN_CHECK(dirent->Encode() == entry.payload && dirent->name.size() <= kMaxNameBytes);
+      CAIRN_CHECK(dirent->child != kNoInode && !dirent->name.empty());
       return;
     }
     case KeyKind::kXattr: {
@@ -179,6 +181,9 @@ void TreeValue(const KeyAndValue& input) {
       CAIRN_CHECK(ExtentKey(parsed->ino, offset) == input.key);
       const auto piece = DecodeExtent(offset, entry);
       if (!piece) return ExpectRefusal(piece.error());
+      CAIRN_CHECK(piece->length_bytes > 0 && piece->block.kind == BlockKind::kData);
+      CAIRN_CHECK(piece->source_offset + piece->length_bytes <= piece->block.raw_length_bytes);
+      CAIRN_CHECK(piece->offset % kGridBytes + piece->length_bytes <= kGridBytes);
       CAIRN_CHECK(EncodeExtent(*piece) == entry);
       return;
     }
@@ -202,6 +207,7 @@ void Format(uint8_t repair, std::string text) {
   }
   const auto format = DecodeFormat(text);
   if (!format) return ExpectRefusal(format.error());
+  CAIRN_CHECK(format->master_key_check.size() == 16 && format->incompatible == 0);
   const std::string canonical = EncodeFormat(*format);
   const auto again = DecodeFormat(canonical);
   CAIRN_CHECK(again.has_value() && EncodeFormat(*again) == canonical);
@@ -241,6 +247,19 @@ void QuarantineFile(uint8_t repair, std::string file) {
   CAIRN_CHECK(held.size() <= std::min(file.size() / kRecordBytes, Quarantine::kMaxEntries));
   for (const QuarantinedFrame& frame : held) {
     CAIRN_CHECK(quarantine->Holds(frame.pack, frame.offset));
+    // Some record of the file says so, as it would be written.
+    std::string record;
+    ByteWriter w(record);
+    w.U8(1);
+    w.U8(1);
+    w.Zeros(6);
+    w.I64(frame.found_ms);
+    w.Bytes(frame.realm.view());
+    w.Bytes(frame.pack.view());
+    w.U64(frame.offset);
+    w.Bytes(frame.address.view());
+    w.U64(Xxh3(record));
+    CAIRN_CHECK(file.find(record) != std::string::npos);
   }
   // A change is written behind what was read, or in place of it: either way it reads back.
   QuarantinedFrame fresh{.realm = Known().realm, .pack = Known().volume, .offset = 4242};
@@ -248,6 +267,23 @@ void QuarantineFile(uint8_t repair, std::string file) {
   const auto after = quarantine->List();
   const auto reopened = Quarantine::Open(disk, "data/quarantine");
   CAIRN_CHECK(reopened->List() == after);
+}
+
+void Mark(uint8_t repair, std::string file) {
+  constexpr size_t kMarkBytes = 40;
+  if ((repair & 1) != 0 && file.size() >= kMarkBytes) {
+    Patch(file, kMarkBytes - 8, Xxh3(std::string_view(file).substr(0, kMarkBytes - 8)));
+  }
+  SimDisk disk;
+  disk.Install("synced", file);
+  const auto read = HighWaterMark::Read(disk, "synced");
+  const auto mark = HighWaterMark::Open(disk, "synced");
+  CAIRN_CHECK(read.has_value() && mark.has_value() && (*mark)->position() == *read);
+  if (!*read) return;
+  const auto fresh = HighWaterMark::Open(disk, "fresh");
+  CAIRN_CHECK(fresh.has_value());
+  (*fresh)->Raise(**read);
+  CAIRN_CHECK(disk.Bytes("fresh") == file.substr(0, kMarkBytes));
 }
 
 void RingValue(uint8_t repair, std::string bytes) {
@@ -281,7 +317,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)quiet;
   const uint8_t repair = data[1];
   const std::string bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
-  switch (data[0] % 7) {
+  switch (data[0] % 8) {
     case 0:
       cairn::CatalogRecord(repair, cairn::KeyAndValue(bytes));
       break;
@@ -300,8 +336,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 5:
       cairn::RingValue(repair, bytes);
       break;
-    default:
+    case 6:
       cairn::IndexValue(repair, bytes);
+      break;
+    default:
+      cairn::Mark(repair, bytes);
   }
   return 0;
 }

@@ -57,6 +57,7 @@ DECODERS = {
         "volume/xattr_value.cc": "EncodeXattrInline EncodeXattrBlock ReadXattrValue",
         "store/data_directory.cc": "EncodeFormat CheckOf JumpedEpoch ReadFormat CheckMayInitialise Lock WritePid "
                                    "DataDirectory::~DataDirectory DataDirectory::Open",
+        "store/base/high_water_mark.cc": "Encode HighWaterMark::Raise",
         "store/quarantine.cc": "EncodeRecord Quarantine::Add Quarantine::ReleaseFrame Quarantine::ReleasePack "
                                "Quarantine::Save Quarantine::AppendLocked Quarantine::RewriteLocked Quarantine::List",
         "store/index_value.cc": "EncodeBlockLocation EncodePackMarker Finish Summarize",

@@ -128,6 +128,8 @@ std::vector<Seed> VolumeSeeds() {
   add("whole", all, 0, journal.file, side);
   add("whole-next-known", all, 4, journal.file, side);
   add("no-side", all, 2, journal.file, side);
+  add("marked", all, 8, journal.file, side);
+  add("tag-damaged", all, 16, journal.file, side);
   add("keeps-lsn", all & ~kRepairRecordHeads, 0, journal.file, side);
   add("torn", all, 0, journal.file.substr(0, journal.file.size() - 40), side);
   add("zeros-behind", all, 0, journal.file + std::string(64, '\0'), side);
