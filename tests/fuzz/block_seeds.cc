@@ -111,11 +111,17 @@ std::vector<Seed> BlockSeeds() {
   add("interior-repaired", 0, 15, Interior());
   FsRoot root = Root();
   add("root", 1, 7, root.Encode());
+  FsRoot late = root;
+  late.sealed_at.nanoseconds = 1'000'000'000;
+  add("root-time", 1, 0, late.Encode());
   root.parent.reset();
   root.tree = {};
   add("root-empty", 1, 0, root.Encode());
   MemoryImage image = Image();
   add("image", 2, 7, image.Encode());
+  MemoryImage past = image;
+  past.regions[1].length_bytes = past.memory_bytes - past.regions[1].file_offset + 1;
+  add("image-region-past-end", 2, 0, past.Encode());
   image.parent.reset();
   image.working_set_trace.reset();
   image.regions.clear();

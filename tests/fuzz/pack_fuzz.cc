@@ -153,7 +153,15 @@ void Run(uint8_t repair, uint8_t options, std::string file) {
   if (footer && footer->has_value()) {
     CheckFooter(reader, **footer);
     const bool good = verdict.faults == 0 && reader.header().realm == Known().realm;
-    if (good) CAIRN_CHECK(verdict.good == (*footer)->entries.size());
+    if (good) {
+      // Its frames follow one on the other.
+      CAIRN_CHECK(verdict.good == (*footer)->entries.size());
+      uint64_t end_of_frames = kPackHeaderBytes;
+      for (const PackEntry& entry : (*footer)->entries) {
+        end_of_frames += PackEntry::FrameBytes(entry.stored_length);
+      }
+      CAIRN_CHECK(end_of_frames == (*footer)->frames_end);
+    }
     size_t unreadable = 0;
     if (unlocked) {
       for (const PackEntry& entry : (*footer)->entries) {

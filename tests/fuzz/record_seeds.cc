@@ -5,6 +5,7 @@
 #include "store/data_directory.h"
 #include "store/index_value.h"
 #include "tests/fuzz/known_keys.h"
+#include "tests/fuzz/patch.h"
 #include "tests/fuzz/seeds.h"
 #include "volume/extent_value.h"
 #include "volume/inode.h"
@@ -112,6 +113,7 @@ std::vector<Seed> RecordSeeds() {
   add("log", kLog, 1, LogOf({{1, 20}, {1, 30}, {1, 5}}));
   add("log-fragments", kLog, 3, LogOf({{2, 86 - 7 - 7}, {3, 40}, {4, 40}, {1, 5}}));
   add("log-torn", kLog, 1, LogOf({{1, 20}, {1, 30}}).substr(0, 50));
+  add("log-past-end", kLog, 9, LogOf({{1, 20}, {1, 30}}).substr(0, 50));
   add("log-not-last", kLog, 5, LogOf({{1, 20}, {2, 30}}));
   add("log-zeros", kLog, 1, LogOf({{1, 20}}) + std::string(600, '\0'));
 
@@ -131,6 +133,12 @@ std::vector<Seed> RecordSeeds() {
   piece.source_offset = 8192;
   piece.block = block;
   add_pair("extent", kTree, ExtentKey(12, 65536), TreeEntry(EncodeExtent(piece)));
+  // One byte behind its block, and one behind its grid.
+  Entry past = EncodeExtent(piece);
+  Patch<uint32_t>(past.payload, 4, block.raw_length_bytes - 4096 + 1);
+  add_pair("extent-past-block", kTree, ExtentKey(12, 65536), TreeEntry(past));
+  add_pair("extent-past-grid", kTree, ExtentKey(12, 2 * 65536 - 4095),
+           TreeEntry(EncodeExtent(piece)));
   add_pair("inline", kTree, InlineKey(12), TreeEntry({"data", {}}));
   add_pair("orphan", kTree, OrphanKey(12), TreeEntry({}));
 

@@ -110,7 +110,13 @@ void CatalogLogFile(uint8_t repair, std::string log) {
       continue;
     }
     const size_t length = Peek<uint16_t>(log, at + 4);
-    if (at + 7 + length > end) break;
+    if (at + 7 + length > end) {
+      // The checksum of what there is of it.
+      if ((repair & 8) != 0) {
+        Patch(log, at, MaskedCrc(std::string_view(log).substr(at + 6, end - at - 6)));
+      }
+      break;
+    }
     Patch(log, at, MaskedCrc(std::string_view(log).substr(at + 6, 1 + length)));
     at += 7 + length;
   }

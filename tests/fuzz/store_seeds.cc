@@ -7,6 +7,7 @@
 #include "store/pack_format.h"
 #include "tests/fuzz/known_keys.h"
 #include "tests/fuzz/pack_repair.h"
+#include "tests/fuzz/patch.h"
 #include "tests/fuzz/seeds.h"
 
 namespace cairn {
@@ -122,6 +123,14 @@ std::vector<Seed> StoreSeeds() {
   add_footer("footer-repaired", 15, 2, real.substr(pack.file.size()));
   add_footer("footer-own-header", 3, 2, real.substr(pack.file.size()));
   add_footer("footer-sums", 2, 2, real.substr(pack.file.size()));
+  // Count times the size of an entry is right modulo 2^64; and a last frame that ends behind the
+  // footer's offset.
+  std::string many = real.substr(pack.file.size());
+  many[15] = 4;
+  add_footer("footer-count-overflow", 2, 2, many);
+  std::string early = real.substr(pack.file.size());
+  Patch(early, early.size() - kPackTrailerBytes, uint64_t{pack.file.size() - 8});
+  add_footer("footer-frame-past-end", 2, 2, early);
   add_footer("footer-empty", 15, 2, empty.Sealed().substr(empty.file.size()));
   return seeds;
 }
