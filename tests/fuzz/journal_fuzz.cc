@@ -138,7 +138,7 @@ void Journal(uint8_t repair, uint8_t options, uint8_t next, std::string journal,
   const uint64_t synced_lsn = (options & kMarked) != 0 ? RangeEnd(first, next / 8 % 8) : 0;
   Delta delta;
   uint64_t records = 0;
-  uint64_t payloads_end = kLogContentOffset;  // of the records so far, in the journal
+  uint64_t at = kLogContentOffset;  // of the next record
   const auto replay = ReplayJournal(
       log, side_log, until,
       [&](ReplayedRecord&& record) {
@@ -146,13 +146,16 @@ void Journal(uint8_t repair, uint8_t options, uint8_t next, std::string journal,
         CAIRN_CHECK(record.fields.generation == kKnownGeneration);
         CAIRN_CHECK(record.changes.size() == record.fields.op_count);
         ++records;
-        uint64_t end = payloads_end;
+        RecordHeader header;
+        CAIRN_CHECK(DecodeRecordHeader(std::string_view(journal).substr(at), header));
+        const uint64_t area = at + kRecordHeaderBytes + header.body_length_bytes;
         for (const DeltaChange& change : record.changes) {
           if (change.payload == nullptr || change.payload->log != log) continue;
-          CAIRN_CHECK(change.payload->log_offset >= payloads_end);
-          end = std::max(end, change.payload->log_offset + change.payload->length_bytes);
+          CAIRN_CHECK(change.payload->log_offset >= area &&
+                      change.payload->log_offset + change.payload->length_bytes <=
+                          area + header.payload_length_bytes);
         }
-        payloads_end = end;
+        at += header.total_bytes();
         delta.Apply(record.changes);
       },
       synced_lsn);

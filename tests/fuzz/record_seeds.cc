@@ -171,6 +171,15 @@ std::vector<Seed> RecordSeeds() {
   const std::string block_key = "B" + std::string(32, 'a');
   add("location", kIndex, 1, block_key + EncodeBlockLocation(block_key, location));
   add("location-real", kIndex, 0, block_key + EncodeBlockLocation(block_key, location));
+  std::string value = EncodeBlockLocation(block_key, location);
+  Patch<uint32_t>(value, 12, 1);
+  add("location-reserved", kIndex, 1, block_key + value);
+  value = EncodeBlockLocation(block_key, location);
+  Patch<uint32_t>(value, 8, kMaxBlockBytes + 1);
+  add("location-raw-length", kIndex, 1, block_key + value);
+  value = EncodeBlockLocation(block_key, location);
+  Patch<uint64_t>(value, 32, kPackHeaderBytes - 8);
+  add("location-offset", kIndex, 1, block_key + value);
   const std::string pack_key = "P" + std::string(Known().pack.view());
   const PackSummary summary{.pack = Known().pack,
                             .realm = Known().realm,
@@ -180,6 +189,9 @@ std::vector<Seed> RecordSeeds() {
                             .stored_bytes = 100,
                             .raw_bytes = 84};
   add("marker", kIndex, 3, pack_key + EncodePackMarker(pack_key, summary));
+  value = EncodePackMarker(pack_key, summary);
+  Patch<uint8_t>(value, 1, 2);
+  add("marker-sealed", kIndex, 3, pack_key + value);
   std::string mark = "CAIRNHWM";
   ByteWriter w(mark);
   w.U32(1);

@@ -237,6 +237,12 @@ void IndexValue(uint8_t repair, std::string_view bytes) {
   }
   const auto location = DecodeBlockLocation(key, value);
   if (!location) return ExpectRefusal(location.error());
+  const PackEntry& entry = location->entry;
+  CAIRN_CHECK(IsKnownKind(static_cast<uint8_t>(entry.kind)) && entry.codec <= Codec::kZstd);
+  CAIRN_CHECK(entry.raw_length >= 1 && entry.raw_length <= kMaxBlockBytes);
+  CAIRN_CHECK(entry.stored_length > kAeadTagBytes && entry.stored_length <= kMaxStoredBytes);
+  CAIRN_CHECK(entry.offset % 8 == 0 && entry.offset >= kPackHeaderBytes &&
+              entry.offset <= kMaxPackBytes);
   CAIRN_CHECK(EncodeBlockLocation(key, *location) == value);
 }
 

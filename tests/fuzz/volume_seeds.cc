@@ -148,6 +148,11 @@ std::vector<Seed> VolumeSeeds() {
   add_header("header-other-volume", 33, 9);
   add_header("header-wrapped-key", 80, 9);
   add_header("header-magic", 0, 'X');
+  JournalSeed behind;  // a payload that ends one byte behind its record's
+  RecordBody moved = data;
+  moved.ops[0].log_offset = behind.NextOffset() + kRecordHeaderBytes + EncodeBody(data).size() + 1;
+  behind.Add(moved, random.Bytes(40));
+  add("payload-behind-record", all & ~kRepairPlaces, 2, behind.file + std::string(64, 'z'), {});
   JournalSeed big;
   RecordBody frames = BodyOf({Data(PayloadPlace::kJournal, 0, 5000, kLogContentOffset)});
   frames.ops[0].log_offset = big.NextOffset() + kRecordHeaderBytes + EncodeBody(frames).size();
