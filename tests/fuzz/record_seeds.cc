@@ -126,6 +126,9 @@ std::vector<Seed> RecordSeeds() {
   add_pair("xattr", kTree, XattrKey(12, "user.x"), TreeEntry(EncodeXattrInline("value")));
   const BlockRef block{.kind = BlockKind::kData, .raw_length_bytes = 60000, .address = {}};
   add_pair("xattr-block", kTree, XattrKey(12, "user.x"), TreeEntry(EncodeXattrBlock(block)));
+  Entry twice = EncodeXattrBlock(block);
+  twice.refs.push_back(block);
+  add_pair("xattr-two-blocks", kTree, XattrKey(12, "user.x"), TreeEntry(twice));
   Segment piece;
   piece.source = Segment::Source::kBlock;
   piece.offset = 65536;
@@ -153,6 +156,9 @@ std::vector<Seed> RecordSeeds() {
   DataDirectoryFormat newer = format;
   newer.min_reader = 2;
   add("format-newer", kFormat, 1, EncodeFormat(newer));
+  newer = format;
+  newer.master_key_check.pop_back();
+  add("format-short-check", kFormat, 1, EncodeFormat(newer));
   newer = format;
   newer.incompatible = 1;
   add("format-features", kFormat, 1, EncodeFormat(newer));

@@ -163,6 +163,9 @@ std::vector<Seed> VolumeSeeds() {
   };
   add_body("body-meta", meta);
   add_body("body-data", frames);
+  RecordBody crossing = frames;
+  crossing.ops[0].offset = kGridBytes - 4999;
+  add_body("body-grid-crossed", crossing);
   add_body("body-empty", BodyOf({}));
   return seeds;
 }
