@@ -96,6 +96,21 @@ uint32_t MaskedCrc(std::string_view bytes) {
   return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
+// Behind the last record, by their lengths alone; or where one crosses the end of its block.
+size_t EndOfRecords(std::string_view log) {
+  size_t at = 0;
+  while (at < log.size()) {
+    const size_t end = (at / 32768 + 1) * 32768;
+    if (end - at < 7) {
+      at = std::min(end, log.size());
+      continue;
+    }
+    if (at + 7 > log.size() || at + 7 + Peek<uint16_t>(log, at + 4) > end) break;
+    at += 7 + Peek<uint16_t>(log, at + 4);
+  }
+  return at;
+}
+
 void CatalogLogFile(uint8_t repair, std::string log) {
   size_t at = 0;
   if ((repair & 2) != 0) {  // behind one record that almost fills a block: the end of it is near
@@ -124,7 +139,10 @@ void CatalogLogFile(uint8_t repair, std::string log) {
   const LogScan scan = ScanLog(log, is_last);
   CAIRN_CHECK(scan.sound_bytes <= log.size());
   CAIRN_CHECK(scan.what.empty() == (scan.end != LogScan::End::kDamaged));
-  if (scan.end == LogScan::End::kWhole) CAIRN_CHECK(scan.sound_bytes == log.size());
+  if (scan.end == LogScan::End::kWhole) {
+    CAIRN_CHECK(scan.sound_bytes == log.size());
+    CAIRN_CHECK(EndOfRecords(log) == log.size());
+  }
   if (!is_last) CAIRN_CHECK(scan.end != LogScan::End::kTorn);
   const LogScan sound = ScanLog(std::string_view(log).substr(0, scan.sound_bytes), is_last);
   CAIRN_CHECK(sound.end == LogScan::End::kWhole);

@@ -85,6 +85,11 @@ std::vector<Seed> StoreSeeds() {
   add("sealed-empty", kAllRepairs, 0, empty.Sealed());
   add("open", kAllRepairs, 1, pack.file);
   add("open-empty", kAllRepairs, 1, empty.file);
+  PackSeed gap;
+  gap.Add(BlockKind::kData, "before");
+  gap.file.append(16, '\0');
+  gap.Add(BlockKind::kData, "behind");
+  add("sealed-gap", kAllRepairs, 0, gap.Sealed());
   std::string damaged = pack.Sealed();
   damaged[0] = 'x';
   add("header-damaged", kRepairFrames | kRepairTrailer, 0, damaged);
@@ -126,7 +131,7 @@ std::vector<Seed> StoreSeeds() {
   // Count times the size of an entry is right modulo 2^64; and a last frame that ends behind the
   // footer's offset.
   std::string many = real.substr(pack.file.size());
-  many[15] = 4;
+  many[15] = 0x20;
   add_footer("footer-count-overflow", 2, 2, many);
   std::string early = real.substr(pack.file.size());
   Patch(early, early.size() - kPackTrailerBytes, uint64_t{pack.file.size() - 8});
