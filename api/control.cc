@@ -41,26 +41,23 @@ Result<catalog::Organization> CreateOrganization(ApiServices& services, const st
   return services.registry.GetOrganization(keys.org);
 }
 
-Ruled<catalog::Organization> DeleteOrganization(ApiServices& services, const std::string& org) {
+Ruled<catalog::Organization> DeleteOrganization(ApiServices& services, const std::string& org,
+                                                bool force) {
   // A deleted one has no list any more: deleting it again only repeats the answer.
-  std::vector<catalog::Environment> environments;
-  if (services.registry.GetOrganization(org)) {
-    environments = CAIRN_TRY(AllEnvironments(services, org));
+  if (!force && services.registry.GetOrganization(org)) {
     std::vector<std::string> mounted;
-    for (const auto& env : environments) {
+    for (const auto& env : CAIRN_TRY(AllEnvironments(services, org))) {
       if (!CAIRN_TRY(services.volumes.MountedAt(org, env.id())).empty())
         mounted.push_back(env.id());
     }
     if (!mounted.empty()) {
       return Refuse(refusals::kEnvironmentMounted,
-                    "Environments of the organization are mounted: unmount them first",
+                    "Environments of the organization are mounted: unmount them first, or delete "
+                    "it with --force",
                     std::move(mounted));
     }
   }
-  catalog::Organization deleted = CAIRN_TRY(services.registry.DeleteOrganization(org));
-  for (const auto& env : environments) RevokeNow(services, org, env.id());
-  if (deleted.realm().size() == 16) services.remove_keys(Id128::FromView(deleted.realm()));
-  return deleted;
+  return CAIRN_TRY(services.removal.Delete(org));
 }
 
 Ruled<EnvironmentReceipt> DeleteEnvironment(ApiServices& services, const std::string& org,

@@ -16,9 +16,9 @@ Ruled<std::string> ResolveOrganization(ApiServices& services, const std::string&
 // Makes it and its keys usable.
 Result<catalog::Organization> CreateOrganization(ApiServices& services, const std::string& name);
 // Refused with environment_mounted (blocking: the Environments) while one of its Environments is
-// mounted. Then: record -> its volumes revoked -> keys forgotten. Repeating it gives the same
-// answer.
-Ruled<catalog::Organization> DeleteOrganization(ApiServices& services, const std::string& org);
+// mounted, unless `force`. Then as OrganizationRemoval says. Repeating it gives the same answer.
+Ruled<catalog::Organization> DeleteOrganization(ApiServices& services, const std::string& org,
+                                                bool force);
 
 // The tombstone, then its volume is revoked; bytes are the reaper's. A failed revocation is logged:
 // the reaper repeats it.

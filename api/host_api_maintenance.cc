@@ -63,9 +63,26 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
       if (call.confirm() != call.id())
         return Err(ErrorCode::kInvalidArgument,
                    "the confirmation is not the organization's id: --confirm ORG");
-      const auto deleted = CAIRN_TRY(DeleteOrganization(services_, call.id()));
+      const auto deleted = CAIRN_TRY(DeleteOrganization(services_, call.id(), call.force()));
       response.mutable_done()->set_id(deleted.id());
       response.mutable_done()->set_state("deleted");
+      return response;
+    }
+    case Call::kOrgRotateKey: {
+      host::KeyRotation& rotation = *response.mutable_key_rotation();
+      rotation.set_id(request.org_rotate_key().id());
+      rotation.set_key_id(CAIRN_TRY(services_.rotate_key(request.org_rotate_key().id())));
+      rotation.set_state("rotated");
+      return response;
+    }
+    case Call::kKeyRotateMaster: {
+      const auto& call = request.key_rotate_master();
+      const auto outcome =
+          CAIRN_TRY(call.finish() ? services_.master_rotation.Finish()
+                                  : services_.master_rotation.Rotate(call.new_key_path()));
+      response.mutable_key_rotation()->set_id("master");
+      response.mutable_key_rotation()->set_state(
+          outcome == MasterRotation::Outcome::kRotated ? "rotated" : "pending");
       return response;
     }
     case Call::kUmount:
@@ -91,6 +108,7 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
         info.set_kept(plan.items.size() - info.removed());
         return response;
       }
+      CAIRN_TRY(services_.removal.Resume());
       const ReapReport report = CAIRN_TRY(services_.reaper.Execute(plan, now_ms));
       for (const auto& [object_class, count] : plan.scanned)
         (*info.mutable_scanned())[object_class] = count;
@@ -123,6 +141,20 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
       *response.mutable_scrub() = ToView(
           CAIRN_TRY(services_.scrub(request.scrub().action(), request.scrub().rate_bytes())));
       return response;
+    case Call::kMakeBackup: {
+      const auto report =
+          CAIRN_TRY(services_.backup({.destination = request.make_backup().destination(),
+                                      .with_master_key = request.make_backup().with_master_key()}));
+      host::BackupInfo& info = *response.mutable_backup();
+      info.set_path(report.path);
+      info.set_files(report.files);
+      info.set_total_bytes(report.bytes);
+      info.set_packs_copied(report.packs_copied);
+      info.set_packs_linked(report.packs_linked);
+      info.set_packs_kept(report.packs_kept);
+      info.set_copied_bytes(report.copied_bytes);
+      return response;
+    }
     case Call::kStats:
       return Stats();
     case Call::kPing:

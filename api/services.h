@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "admin/backup.h"
+#include "admin/master_rotation.h"
+#include "admin/organization_removal.h"
 #include "api/host.pb.h"
 #include "artifacts/publisher.h"
 #include "catalog/registry.h"
@@ -35,9 +38,13 @@ struct ApiServices {
   Collector& collector;
   Clock& clock;
 
-  // The realm's keys go into, or leave, the key ring and the caches.
+  // A new organization's keys go into the key ring.
   std::function<void(const OrganizationKeys&)> add_keys;
-  std::function<void(const Id128& realm)> remove_keys;
+  OrganizationRemoval& removal;
+  // One more version of an organization's key, in use on return; its number.
+  std::function<Result<uint32_t>(const std::string& org)> rotate_key;
+  MasterRotation& master_rotation;
+  std::function<Result<BackupReport>(const BackupOptions&)> backup;
   std::function<Result<CheckReport>(bool rebuild_index)> check;
   std::function<host::StatsInfo()> stats;  // store and process; the catalog's counts are added here
   std::function<std::vector<LiveMount>()> mounts;

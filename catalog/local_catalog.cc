@@ -25,6 +25,7 @@
 #include <rocksdb/listener.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/table.h>
+#include <rocksdb/utilities/checkpoint.h>
 #include <rocksdb/utilities/optimistic_transaction_db.h>
 #include <rocksdb/utilities/transaction.h>
 #include <rocksdb/utilities/write_batch_with_index.h>
@@ -33,7 +34,6 @@
 #include <utility>
 #include <vector>
 
-#include "catalog/catalog_key.h"
 #include "catalog/log_scan.h"
 #include "catalog/records.h"
 #include "catalog/value_cipher.h"
@@ -137,11 +137,18 @@ rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
   return db;
 }
 
+// `mutex` is shared by a commit and exclusive to a checkpoint, which holds `turn` as well: commits
+// that follow each other closely would never let it in. Taken last.
+struct Commits {
+  Mutex turn;
+  SharedMutex mutex;
+};
+
 class LocalTransaction : public CatalogTransaction {
  public:
   LocalTransaction(Result<std::shared_ptr<OpenedDb>> opened, const ValueCipher& cipher,
-                   const RoomMaker& make_room)
-      : cipher_(cipher), make_room_(make_room) {
+                   const RoomMaker& make_room, Commits& commits)
+      : cipher_(cipher), make_room_(make_room), commits_(commits) {
     if (!opened) {
       failed_ = std::move(opened).error();
       return;
@@ -200,6 +207,10 @@ class LocalTransaction : public CatalogTransaction {
     }
     CAIRN_TRY(MakeRoom(*opened_, make_room_,
                        transaction_->GetWriteBatch()->GetWriteBatch()->GetDataSize()));
+    {
+      MutexLock in_turn(commits_.turn);
+    }  // behind a checkpoint that waits
+    ReaderLock committing(commits_.mutex);
     const rocksdb::Status status = transaction_->Commit();
     if (!status.ok()) return Fail(status, "committing to the catalog");
     // RocksDB publishes a sequence number once its log is synced.
@@ -220,6 +231,7 @@ class LocalTransaction : public CatalogTransaction {
 
   const ValueCipher& cipher_;
   const RoomMaker& make_room_;
+  Commits& commits_;
   std::optional<Error> failed_;
   std::shared_ptr<OpenedDb> opened_;  // outlives transaction_
   std::unique_ptr<rocksdb::Transaction> transaction_;
@@ -249,7 +261,7 @@ class LocalCatalogImpl : public LocalCatalog {
   }
 
   std::unique_ptr<CatalogTransaction> Begin() override {
-    return std::make_unique<LocalTransaction>(Current(), cipher_, options_.make_room);
+    return std::make_unique<LocalTransaction>(Current(), cipher_, options_.make_room, commits_);
   }
 
   Result<std::optional<std::string>> Get(std::string_view key) override {
@@ -308,6 +320,27 @@ class LocalCatalogImpl : public LocalCatalog {
     }
     if (!it->status().ok())
       damage("", "records after this cannot be read: " + it->status().ToString());
+    return {};
+  }
+
+  // The flush empties the log, which nothing is written to until the copy is there: so the copy is
+  // of one instant. (RocksDB's checkpoint without a flush is not to be relied on in 7.8.)
+  Status Checkpoint(const std::string& dir) override {
+    const std::shared_ptr<OpenedDb> opened = CAIRN_TRY(Current());
+    MutexLock turn(commits_.turn);
+    WriterLock no_commits(commits_.mutex);
+    if (opened->state->broken || opened->state->no_space) {
+      return Err(ErrorCode::kUnavailable, "the catalog is reopening after an I/O error");
+    }
+    rocksdb::FlushOptions flush;
+    flush.wait = true;
+    rocksdb::Status status = opened->db->Flush(flush);
+    if (!status.ok()) return Fail(status, "flushing the catalog");
+    rocksdb::Checkpoint* made = nullptr;
+    status = rocksdb::Checkpoint::Create(opened->db->GetBaseDB(), &made);
+    const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
+    if (status.ok()) status = checkpoint->CreateCheckpoint(dir, /*log_size_for_flush=*/0);
+    if (!status.ok()) return Fail(status, "copying the catalog to " + dir);
     return {};
   }
 
@@ -441,6 +474,7 @@ class LocalCatalogImpl : public LocalCatalog {
   LocalCatalogOptions options_;
   const ValueCipher cipher_;
   const std::shared_ptr<rocksdb::Cache> cache_;
+  Commits commits_;
   Mutex mutex_;
   std::unique_ptr<HighWaterMark> mark_ GUARDED_BY(mutex_);
   std::shared_ptr<OpenedDb> opened_ GUARDED_BY(mutex_);
@@ -449,28 +483,61 @@ class LocalCatalogImpl : public LocalCatalog {
 
 }  // namespace
 
-Result<std::unique_ptr<LocalCatalog>> LocalCatalog::Open(FileSystem& fs, const Key256& master,
+Result<std::unique_ptr<LocalCatalog>> LocalCatalog::Open(FileSystem& fs, KeyStore& keys,
                                                          const LocalCatalogOptions& options) {
-  const std::string key_path = options.dir + "/key";
-  const bool has_key = CAIRN_TRY(fs.Exists(key_path));
+  const bool has_key = keys.HasCatalogKey();
   const bool has_database = CAIRN_TRY(fs.Exists(options.dir + "/db/CURRENT"));
+  if (!has_key && has_database && CAIRN_TRY(fs.Exists(options.dir + "/key"))) {
+    return Err(ErrorCode::kFailedPrecondition,
+               options.dir +
+                   " was made before keys had files of their own, by a program that was "
+                   "never released: export with that one, import here");
+  }
   if (!has_key && has_database) {
     return Err(ErrorCode::kDataLoss,
-               key_path + " is missing: nothing in the catalog can be read without it");
+               "keys/catalog.key is missing: nothing in the catalog can be read without it");
   }
   if (!has_database && !options.create) {
     return Err(ErrorCode::kNotFound, "there is no catalog in " + options.dir);
   }
-  if (!has_key) {
+  if (!has_database) {
     CAIRN_TRY(fs.MakeDir(options.dir));
     CAIRN_TRY(fs.MakeDir(options.dir + "/db"));
     CAIRN_TRY(fs.SyncDir(options.dir));
   }
-  const CatalogKey key = has_key ? CAIRN_TRY(ReadCatalogKey(fs, key_path, master))
-                                 : CAIRN_TRY(CreateCatalogKey(fs, key_path, master));
+  const CatalogKey key =
+      has_key ? CAIRN_TRY(keys.ReadCatalogKey()) : CAIRN_TRY(keys.CreateCatalogKey());
   auto catalog = std::make_unique<LocalCatalogImpl>(fs, options, key);
   CAIRN_TRY(catalog->OpenDatabase(!has_database));
   return catalog;
+}
+
+Status LocalCatalog::ReadCheckpoint(
+    KeyStore& keys, const std::string& dir,
+    const std::function<void(std::string_view key, std::string_view value)>& visit) {
+  const CatalogKey key = CAIRN_TRY(keys.ReadCatalogKey());
+  const ValueCipher cipher(key.key, key.key_id);
+  rocksdb::Options options;
+  options.paranoid_checks = true;
+  options.max_open_files = 64;
+  options.info_log = std::make_shared<SilentRocksdbLog>();
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::OpenForReadOnly(options, dir, &opened);
+  if (!status.ok()) return Fail(status, "opening the copy of the catalog " + dir);
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  rocksdb::ReadOptions read;
+  read.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(read));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    const std::string record = it->key().ToString();
+    const std::string value = CAIRN_TRY(cipher.Open(record, ViewOf(it->value())));
+    if (Status sound = VerifyRecord(record, value); !sound) {
+      return std::unexpected(std::move(sound).error().WithContext(record));
+    }
+    visit(record, value);
+  }
+  if (!it->status().ok()) return Fail(it->status(), "reading the copy of the catalog");
+  return {};
 }
 
 }  // namespace cairn

@@ -7,9 +7,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "catalog/catalog.h"
-#include "store/base/aead.h"
+#include "catalog/key_store.h"
 #include "store/base/file_system.h"
 
 namespace rocksdb {
@@ -33,10 +34,20 @@ struct LocalCatalogOptions {
 class LocalCatalog : public Catalog {
  public:
   // Replays the log. NotFound: no catalog there (and not `create`). PermissionDenied: another
-  // master key. Unavailable: another process has it open. DataLoss: committed bytes are damaged or
-  // the key file is gone; nothing was changed.
-  static Result<std::unique_ptr<LocalCatalog>> Open(FileSystem& fs, const Key256& master,
+  // master key. FailedPrecondition: its key is where no released program put it. Unavailable:
+  // another process has it open. DataLoss: committed bytes are damaged or the key file is gone;
+  // nothing was changed. `keys` is not used after it returned.
+  static Result<std::unique_ptr<LocalCatalog>> Open(FileSystem& fs, KeyStore& keys,
                                                     const LocalCatalogOptions& options);
+
+  // A copy of the database as it is at one instant, in `dir`, which must not exist (its parent
+  // does): tables are hard links where that can be. Commits wait meanwhile. Durable on return.
+  virtual Status Checkpoint(const std::string& dir) = 0;
+  // Reads such a copy from its first record to its last, each opened and checked; changes nothing
+  // in it. DataLoss.
+  static Status ReadCheckpoint(
+      KeyStore& keys, const std::string& dir,
+      const std::function<void(std::string_view key, std::string_view value)>& visit);
 
   // Besides the contract of Catalog: after an I/O error everything is Unavailable until the
   // transactions in flight are gone; then the next call reopens the database. Without space commits

@@ -6,13 +6,8 @@
 
 namespace cairn {
 
-OrganizationKeys::~OrganizationKeys() {
-  WipeKey(address_key);
-  for (auto& [id, key] : wrapping_keys) WipeKey(key);
-}
-
 Result<std::unique_ptr<Registry>> Registry::Open(Catalog& catalog, Clock& clock,
-                                                 const Key256& master, RegistryHooks hooks) {
+                                                 KeyStore& key_store, RegistryHooks hooks) {
   uint64_t epoch = 0;
   Key256 hmac_key{};
   const Status begun = catalog.Run([&](CatalogTransaction& txn) -> Status {
@@ -37,23 +32,20 @@ Result<std::unique_ptr<Registry>> Registry::Open(Catalog& catalog, Clock& clock,
   });
   if (!begun) return std::unexpected(begun.error());
   return std::unique_ptr<Registry>(
-      new Registry(catalog, clock, master, hmac_key, epoch, std::move(hooks)));
+      new Registry(catalog, clock, key_store, hmac_key, epoch, std::move(hooks)));
 }
 
-Registry::Registry(Catalog& catalog, Clock& clock, const Key256& master, const Key256& hmac_key,
+Registry::Registry(Catalog& catalog, Clock& clock, KeyStore& key_store, const Key256& hmac_key,
                    uint64_t epoch, RegistryHooks hooks)
     : catalog_(catalog),
       clock_(clock),
-      master_(master),
+      key_store_(key_store),
       hmac_key_(hmac_key),
       idempotency_(hmac_key),
       epoch_(epoch),
       hooks_(std::move(hooks)) {}
 
-Registry::~Registry() {
-  WipeKey(master_);
-  WipeKey(hmac_key_);
-}
+Registry::~Registry() { WipeKey(hmac_key_); }
 
 bool Registry::IsMounted(const catalog::Environment& env) const {
   return hooks_.is_mounted && hooks_.is_mounted(env);

@@ -19,6 +19,7 @@
 
 #include "catalog/catalog.h"
 #include "catalog/idempotency.h"
+#include "catalog/key_store.h"
 #include "catalog/records.h"
 #include "catalog/refusal.h"
 #include "store/base/aead.h"
@@ -47,18 +48,9 @@ struct Listing {
   bool has_more = false;
 };
 
-// An organization's keys, unwrapped: what the key ring wants. Wiped on destruction.
-struct OrganizationKeys {
+// An organization's keys, unwrapped: what the key ring wants.
+struct OrganizationKeys : RealmSecrets {
   std::string org;
-  Id128 realm;
-  Key256 address_key{};
-  uint32_t current_key_id = 0;
-  std::map<uint32_t, Key256> wrapping_keys;
-
-  OrganizationKeys() = default;
-  OrganizationKeys(const OrganizationKeys&) = default;
-  OrganizationKeys& operator=(const OrganizationKeys&) = default;
-  ~OrganizationKeys();
 };
 
 struct NewApiKey {
@@ -109,8 +101,8 @@ std::string AttachedOutputDirectory(std::string_view session);  // "/workspace/.
 class Registry {
  public:
   // Makes the server's secrets on first use and counts one more life of the store (epoch()).
-  static Result<std::unique_ptr<Registry>> Open(Catalog& catalog, Clock& clock,
-                                                const Key256& master, RegistryHooks hooks = {});
+  static Result<std::unique_ptr<Registry>> Open(Catalog& catalog, Clock& clock, KeyStore& key_store,
+                                                RegistryHooks hooks = {});
 
   // The life of the store that this is: what operations carry as server_epoch.
   uint64_t epoch() const { return epoch_; }
@@ -118,16 +110,21 @@ class Registry {
   Catalog& catalog() { return catalog_; }
 
   // ---- organizations and keys (registry_organizations.cc) ----
-  // A new realm with keys of its own, wrapped by the master key in the record.
+  // A new realm with keys of its own.
   Result<OrganizationKeys> CreateOrganization(const std::string& name);
-  // Keys of all live ones. PermissionDenied: wrapped by another master key. DataLoss.
+  // Keys of all live ones. Those whose key file does not open are logged and left out: the others
+  // go on.
   Result<std::vector<OrganizationKeys>> LoadOrganizations();
+  // One more version of its wrapping key; its address key stays. Errors: KeyStore's RotateRealm.
+  Result<OrganizationKeys> RotateOrganizationKey(const std::string& org);
   Result<catalog::Organization> GetOrganization(
       const std::string& org);                                     // NotFound also when deleted
   Result<std::vector<catalog::Organization>> ListOrganizations();  // live ones
-  // Its wrapped keys leave the record, its API keys stop working; the rest is the reaper's.
-  // Repeating it answers the same.
+  // Its key is destroyed first, then its record is a tombstone and its API keys stop working; what
+  // else there is of it is gc/'s. Repeating it answers the same.
   Result<catalog::Organization> DeleteOrganization(const std::string& org);
+  // Those whose key is destroyed but whose key file is still there: with or without a tombstone.
+  Result<std::vector<catalog::Organization>> UnfinishedDeletions();
 
   Result<NewApiKey> CreateApiKey(const std::string& org, const std::string& name,
                                  int64_t expires_ms);
@@ -188,7 +185,7 @@ class Registry {
                                            const ListQuery& query);
 
  private:
-  Registry(Catalog& catalog, Clock& clock, const Key256& master, const Key256& hmac_key,
+  Registry(Catalog& catalog, Clock& clock, KeyStore& key_store, const Key256& hmac_key,
            uint64_t epoch, RegistryHooks hooks);
 
  public:
@@ -202,7 +199,7 @@ class Registry {
 
   Catalog& catalog_;
   Clock& clock_;
-  Key256 master_;
+  KeyStore& key_store_;
   Key256 hmac_key_;
   const IdempotencyKeys idempotency_;
   const uint64_t epoch_;

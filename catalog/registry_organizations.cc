@@ -1,21 +1,23 @@
 // Organizations and API keys.
 //
-// Keys of an organization: address key (wrapped by its wrapping key) and wrapping keys (wrapped by
-// the master key); each wrapping is bound to the realm and to what it wraps by its associated data.
-// Deleting an organization drops the wrapped keys from the record: what was encrypted with them
-// cannot be read any more.
+// An organization's keys are in a file of their own (catalog/key_store.h). Creating one: key file,
+// then the record; a crash between leaves a key file that nobody uses. Deleting one: the key is
+// destroyed in its file, and only then the record becomes a tombstone; a crash between leaves an
+// organization without a key, whose deletion the next start takes up (UnfinishedDeletions).
 //
 // An API key's secret is looked up by its HMAC, so the look-up itself tells nothing about near
 // misses.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "catalog/ids.h"
 #include "catalog/registry.h"
 #include "catalog/secret_hash.h"
 #include "catalog/transact.h"
+#include "store/base/log.h"
 
 namespace cairn {
 namespace {
@@ -23,47 +25,17 @@ namespace {
 constexpr int64_t kLastUsedStepMs =
     3600 * 1000;  // a write per request would cost a sync per request
 
-std::string AddressKeyAad(std::string_view realm) {
-  return "cairn address key " + HexEncode(realm);
-}
-std::string WrappingKeyAad(std::string_view realm, uint32_t key_id) {
-  return fmt::format("cairn wrapping key {} {}", HexEncode(realm), key_id);
-}
-std::string_view ViewOf(const Key256& key) {
-  return {reinterpret_cast<const char*>(key.data()), key.size()};
-}
-
-Result<Key256> Unwrap(const Key256& by, std::string_view wrapped, std::string_view aad) {
-  const std::string plain = CAIRN_TRY(OpenWithKey(by, wrapped, aad));
-  if (plain.size() != sizeof(Key256))
-    return Err(ErrorCode::kDataLoss, "a wrapped key has a wrong length");
-  Key256 key;
-  std::ranges::copy(plain, key.begin());
-  return key;
-}
-
-Result<OrganizationKeys> UnwrapAll(const catalog::Organization& record, const Key256& master) {
+Result<Id128> RealmOf(const catalog::Organization& record) {
   if (record.realm().size() != sizeof(Id128)) {
     return Err(ErrorCode::kDataLoss, "organization " + record.id() + " has no realm");
   }
+  return Id128::FromView(record.realm());
+}
+
+OrganizationKeys KeysOf(const std::string& org, const RealmSecrets& secrets) {
   OrganizationKeys keys;
-  keys.org = record.id();
-  keys.realm = Id128::FromView(record.realm());
-  keys.current_key_id = record.current_key_id();
-  for (const catalog::WrappedKey& wrapped : record.wrapping_keys()) {
-    auto key = Unwrap(master, wrapped.wrapped(), WrappingKeyAad(record.realm(), wrapped.key_id()));
-    if (!key) {
-      return Err(ErrorCode::kPermissionDenied,
-                 "the keys of organization " + record.id() + " do not open with this master key");
-    }
-    keys.wrapping_keys[wrapped.key_id()] = *key;
-  }
-  const auto current = keys.wrapping_keys.find(keys.current_key_id);
-  if (current == keys.wrapping_keys.end()) {
-    return Err(ErrorCode::kDataLoss, "organization " + record.id() + " lacks its current key");
-  }
-  keys.address_key = CAIRN_TRY(
-      Unwrap(current->second, record.wrapped_address_key(), AddressKeyAad(record.realm())));
+  static_cast<RealmSecrets&>(keys) = secrets;
+  keys.org = org;
   return keys;
 }
 
@@ -83,35 +55,62 @@ Result<catalog::Organization> FindOrganization(CatalogTransaction& txn, const st
 
 Result<OrganizationKeys> Registry::CreateOrganization(const std::string& name) {
   const Id128 realm = Id128::Random();
-  const Key256 address_key = RandomKey();
-  const Key256 wrapping_key = RandomKey();
+  const RealmSecrets secrets = CAIRN_TRY(key_store_.CreateRealm(realm));
   catalog::Organization record;
   record.set_id(NewId(kOrganizationPrefix));
   record.set_name(name);
   record.set_realm(std::string(realm.view()));
-  record.set_wrapped_address_key(
-      SealWithKey(wrapping_key, ViewOf(address_key), AddressKeyAad(realm.view())));
-  catalog::WrappedKey* wrapped = record.add_wrapping_keys();
-  wrapped->set_key_id(1);
-  wrapped->set_wrapped(SealWithKey(master_, ViewOf(wrapping_key), WrappingKeyAad(realm.view(), 1)));
-  record.set_current_key_id(1);
   record.set_created_ms(clock_.NowMs());
-  OrganizationKeys unwrapped =
-      CAIRN_TRY(UnwrapAll(record, master_));  // reads back before it is kept
-  CAIRN_TRY(catalog_.Run([&](CatalogTransaction& txn) -> Status {
+  const Status committed = catalog_.Run([&](CatalogTransaction& txn) -> Status {
     PutRecord(txn, keys::Organization(record.id()), record);
     return {};
-  }));
-  return unwrapped;
+  });
+  if (!committed) {
+    // Whether it took is not known after some errors: the key stays with its record.
+    const auto made = GetRecord<catalog::Organization>(catalog_, keys::Organization(record.id()));
+    if (made && !*made && key_store_.DestroyRealm(realm)) {
+      IgnoreError(key_store_.RemoveDestroyed(realm), "a destroyed key in a file is of no harm");
+    }
+    return std::unexpected(committed.error());
+  }
+  return KeysOf(record.id(), secrets);
 }
 
 Result<std::vector<OrganizationKeys>> Registry::LoadOrganizations() {
   std::vector<OrganizationKeys> all;
   const std::vector<catalog::Organization> records = CAIRN_TRY(ListOrganizations());
   for (const catalog::Organization& record : records) {
-    all.push_back(CAIRN_TRY(UnwrapAll(record, master_)));
+    const Id128 realm = CAIRN_TRY(RealmOf(record));
+    const auto secrets = key_store_.ReadRealm(realm);
+    if (secrets) {
+      all.push_back(KeysOf(record.id(), *secrets));
+    } else {
+      LogError("organization_keys_unreadable",
+               {{"organization", record.id()}, {"error", secrets.error().ToString()}});
+    }
   }
   return all;
+}
+
+Result<OrganizationKeys> Registry::RotateOrganizationKey(const std::string& org) {
+  const catalog::Organization record = CAIRN_TRY(GetOrganization(org));
+  return KeysOf(org, CAIRN_TRY(key_store_.RotateRealm(CAIRN_TRY(RealmOf(record)))));
+}
+
+Result<std::vector<catalog::Organization>> Registry::UnfinishedDeletions() {
+  std::set<Id128> destroyed;
+  for (const auto& [realm, state] : CAIRN_TRY(key_store_.ListRealms())) {
+    if (state == KeyStore::RealmState::kDestroyed) destroyed.insert(realm);
+  }
+  std::vector<catalog::Organization> unfinished;
+  if (destroyed.empty()) return unfinished;
+  CAIRN_TRY(ScanRecords<catalog::Organization>(
+      catalog_, keys::Below("org"), [&](std::string_view, const catalog::Organization& org) {
+        const auto realm = RealmOf(org);
+        if (realm && destroyed.contains(*realm)) unfinished.push_back(org);
+        return true;
+      }));
+  return unfinished;
 }
 
 Result<catalog::Organization> Registry::GetOrganization(const std::string& org) {
@@ -135,12 +134,15 @@ Result<std::vector<catalog::Organization>> Registry::ListOrganizations() {
 }
 
 Result<catalog::Organization> Registry::DeleteOrganization(const std::string& org) {
+  {
+    const auto txn = catalog_.Begin();
+    const catalog::Organization record = CAIRN_TRY(FindOrganization(*txn, org));
+    if (record.deleted_ms() == 0) CAIRN_TRY(key_store_.DestroyRealm(CAIRN_TRY(RealmOf(record))));
+  }
   return Transact(catalog_, [&](CatalogTransaction& txn) -> Ruled<catalog::Organization> {
     catalog::Organization record = CAIRN_TRY(FindOrganization(txn, org));
     if (record.deleted_ms() != 0) return record;
     record.set_deleted_ms(clock_.NowMs());
-    record.clear_wrapped_address_key();
-    record.clear_wrapping_keys();
     PutRecord(txn, keys::Organization(org), record);
     std::vector<std::string> secrets;
     CAIRN_TRY(ScanRecords<catalog::ApiKey>(txn, keys::Below("key", org),

@@ -17,7 +17,7 @@
 # 7. Every .cc is named in a CMakeLists.txt. A comment names nothing.
 cmake_minimum_required(VERSION 3.25)
 
-set(CAIRN_LAYERS store_base store catalog volume fuse_keeper fuse fuse_memory snapshot artifacts gc api)
+set(CAIRN_LAYERS store_base store_manifest store catalog volume fuse_keeper fuse fuse_memory snapshot artifacts gc admin api)
 set(CAIRN_MUST_NOT_KNOW_catalog store)
 set(CAIRN_MUST_NOT_KNOW_volume catalog)
 set(CAIRN_MUST_NOT_KNOW_fuse_keeper store catalog volume)

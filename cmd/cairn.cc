@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
     return PrintError(Error(ErrorCode::kInvalidArgument, UsageMessage(app, error)), kExitUsage,
                       json);
   }
+  if (context.local_action) return context.local_action(context);
   auto client = HostClient::Connect(context.socket_path);
   if (!client) {
     const bool usage = client.error().code() == ErrorCode::kInvalidArgument;

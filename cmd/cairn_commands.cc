@@ -48,31 +48,34 @@ Show Table(Columns columns) {
   };
 }
 
-// Makes `verb` send `request` and print the answer with `show` (or as JSON). `exit` overrides the
-// exit code of an answer.
+// What a parsed verb does: send `request` and print the answer with `show` (or as JSON). `exit`
+// overrides the exit code of an answer.
+std::function<void()> Sending(CommandContext& context, Request request, Show show,
+                              std::function<ExitCode(const host::HostResponse&)> exit = {}) {
+  return [&context, request = std::move(request), show = std::move(show), exit = std::move(exit)] {
+    context.action = [request, show, exit](CommandContext& ctx, HostClient& client) {
+      host::HostResponse response;
+      ExitCode code = kExitOk;
+      if (!MakeCall(ctx, client, *request, &response, &code)) return code;
+      const Message* result = ResultOf(response);
+      if (result == nullptr) {
+        return PrintError(Error(ErrorCode::kInternal,
+                                "the daemon's answer is of a kind that this client does not know: "
+                                "use one of its version"),
+                          kExitFailed, ctx.json);
+      }
+      if (ctx.json) {
+        PrintJson(*result);
+      } else {
+        code = show(*result);
+      }
+      return exit ? exit(response) : code;
+    };
+  };
+}
 void Sends(CLI::App* verb, CommandContext& context, Request request, Show show,
            std::function<ExitCode(const host::HostResponse&)> exit = {}) {
-  verb->callback(
-      [&context, request = std::move(request), show = std::move(show), exit = std::move(exit)] {
-        context.action = [request, show, exit](CommandContext& ctx, HostClient& client) {
-          host::HostResponse response;
-          ExitCode code = kExitOk;
-          if (!MakeCall(ctx, client, *request, &response, &code)) return code;
-          const Message* result = ResultOf(response);
-          if (result == nullptr) {
-            return PrintError(Error(ErrorCode::kInternal,
-                                    "the daemon's answer is of a kind that this client does not "
-                                    "know: use one of its version"),
-                              kExitFailed, ctx.json);
-          }
-          if (ctx.json) {
-            PrintJson(*result);
-          } else {
-            code = show(*result);
-          }
-          return exit ? exit(response) : code;
-        };
-      });
+  verb->callback(Sending(context, std::move(request), std::move(show), std::move(exit)));
 }
 
 // An argument or option that writes into a string field of a request.
@@ -164,9 +167,20 @@ void AddOrganizations(CLI::App& app, CommandContext& context) {
     Argument(verb, "ORG", r, r->mutable_org_delete()->mutable_id(), "org_...");
     Text(verb, "--confirm", r, r->mutable_org_delete()->mutable_confirm(), "the same id again")
         ->required();
+    Flag(
+        verb, "--force", r, [](host::HostRequest& q) { q.mutable_org_delete()->set_force(true); },
+        "although its Environments are mounted: unmounts them");
     Sends(verb, context, r, Record());
   }
-  CLI::App* key = Group(app, "key", "API keys of an organization");
+  {
+    Request r = NewRequest();
+    CLI::App* verb = org->add_subcommand(
+        "rotate-key",
+        "wrap what is written from now on by a new version of the organization's key");
+    Argument(verb, "ORG", r, r->mutable_org_rotate_key()->mutable_id(), "org_...");
+    Sends(verb, context, r, Record());
+  }
+  CLI::App* key = Group(app, "key", "API keys of an organization, and the master key");
   {
     Request r = NewRequest();
     r->mutable_key_create();
@@ -191,6 +205,21 @@ void AddOrganizations(CLI::App& app, CommandContext& context) {
     Request r = NewRequest();
     CLI::App* verb = key->add_subcommand("revoke", "end an API key at once");
     Argument(verb, "KEY", r, r->mutable_key_revoke()->mutable_id(), "key_...");
+    Sends(verb, context, r, Record());
+  }
+  {
+    Request r = NewRequest();
+    auto* call = r->mutable_key_rotate_master();
+    CLI::App* verb = key->add_subcommand(
+        "rotate-master", "another master key for the whole data directory; no data is rewritten");
+    CLI::Option* file = verb->add_option_function<std::string>(
+        "--new-key", PathInto(r, call->mutable_new_key_path()),
+        "file with the new key, when its source is yours to change; else the daemon makes one");
+    Flag(
+        verb, "--finish", r,
+        [](host::HostRequest& q) { q.mutable_key_rotate_master()->set_finish(true); },
+        "end a pending rotation: the key's source gives the new one now")
+        ->excludes(file);
     Sends(verb, context, r, Record());
   }
 }
@@ -563,6 +592,29 @@ void AddMaintenance(CLI::App& app, CommandContext& context) {
     verb->callback([&context, arguments] {
       context.action = [arguments](CommandContext& ctx, HostClient& client) {
         return Scrub(ctx, client, *arguments);
+      };
+    });
+  }
+  {
+    Request r = NewRequest();
+    auto* call = r->mutable_make_backup();
+    CLI::App* verb = app.add_subcommand(
+        "backup", "copy the whole data directory, while it is served, into DEST/TIME");
+    PathArgument(verb, "DEST", r, call->mutable_destination(),
+                 "directory that holds backups and nothing else; made when it is absent");
+    CLI::Option* with_key = Flag(
+        verb, "--with-master-key", r,
+        [](host::HostRequest& q) { q.mutable_make_backup()->set_with_master_key(true); },
+        "put the master key in, too: who has the backup reads everything");
+    auto verify = std::make_shared<bool>(false);
+    verb->add_flag("--verify", *verify,
+                   "make none: read the newest one in DEST (or the one that DEST is) and compare "
+                   "every file's SHA-256; needs no daemon")
+        ->excludes(with_key);
+    verb->callback([&context, r, verify, send = Sending(context, r, Record())] {
+      if (!*verify) return send();
+      context.local_action = [r](CommandContext& ctx) {
+        return VerifyBackupSet(ctx, r->make_backup().destination());
       };
     });
   }

@@ -17,6 +17,8 @@ struct CommandContext {
   bool json = false;
   // Set by the verb that was parsed; run after parsing.
   std::function<ExitCode(CommandContext&, HostClient&)> action;
+  // Set in its place by a verb that needs no daemon.
+  std::function<ExitCode(CommandContext&)> local_action;
 };
 
 void AddCommands(CLI::App& app, CommandContext& context);
@@ -39,6 +41,9 @@ ExitCode Scrub(CommandContext& context, HostClient& client, const ScrubArguments
 // `path` from the root, its parent's links resolved; the last component as it stands (it may be a
 // mount that does not answer).
 std::string AbsolutePath(const std::string& path);
+
+// backup --verify: reads a set (the newest of a destination) and compares every digest.
+ExitCode VerifyBackupSet(CommandContext& context, const std::string& path);
 
 // artifact get: content in chunks to `output` (a file, written beside and renamed; "-": stdout).
 // Verifies length and, where it is known, SHA-256.

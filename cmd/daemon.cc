@@ -1,8 +1,8 @@
-// The daemon in order. Start: data directory (lock, format, master key) -> space guard -> catalog
-// -> registry -> key ring -> block store -> volume manager -> services -> abandoned operations are
-// ended -> sockets. Stop is the reverse: no new calls -> running ones end -> unmount, seal, close
-// volumes -> store -> catalog -> unlock. A kill at any moment is the same as a power cut to all of
-// them.
+// The daemon in order. Start: data directory (locks, format, master key) -> space guard -> key
+// store (an interrupted rotation goes on) -> catalog -> registry -> key ring -> block store ->
+// volume manager -> services -> abandoned operations are ended -> sockets. Stop is the reverse: no
+// new calls -> running ones end -> unmount, seal, close volumes -> store -> catalog -> unlock. A
+// kill at any moment is the same as a power cut to all of them.
 #include "cmd/daemon.h"
 
 #include <fmt/format.h>
@@ -60,8 +60,12 @@ Status Daemon::OpenStore() {
   mounts_.LimitSpace(*space_);
   constexpr uint64_t kDatabasesBytes = 4 << 20;  // manifests, and tables of what is in their logs
   IgnoreError(space_->MakeRoom(kDatabasesBytes, "opening"), "the databases say what they lack");
+  key_store_ = CAIRN_TRY(KeyStore::Open(fs, directory_->KeysDir(), directory_->master_key()));
+  directory_->ForgetMasterKey();
+  master_rotation_ = std::make_unique<MasterRotation>(fs, *directory_, *key_store_);
+  CAIRN_TRY(master_rotation_->Resume());
   auto catalog = LocalCatalog::Open(
-      fs, directory_->master_key(),
+      fs, *key_store_,
       {.dir = directory_->CatalogDir(),
        .create = !directory_->holds_data(),
        .make_room = [this](uint64_t bytes) { return space_->MakeRoom(bytes, "the catalog"); }});
@@ -72,15 +76,9 @@ Status Daemon::OpenStore() {
   catalog_ = CAIRN_TRY(std::move(catalog));
   RegistryHooks hooks;
   hooks.is_mounted = [this](const catalog::Environment& env) { return IsMounted(env); };
-  registry_ = CAIRN_TRY(
-      Registry::Open(*catalog_, SystemClock(), directory_->master_key(), std::move(hooks)));
+  registry_ = CAIRN_TRY(Registry::Open(*catalog_, SystemClock(), *key_store_, std::move(hooks)));
   CAIRN_TRY(registry_->ReleaseInitializations());
-  const auto organizations = CAIRN_TRY(registry_->LoadOrganizations());
-  for (const OrganizationKeys& organization : organizations) {
-    keys_.Add(organization.realm, {.address_key = organization.address_key,
-                                   .current_key_id = organization.current_key_id,
-                                   .wrapping_keys = organization.wrapping_keys});
-  }
+  CAIRN_TRY(LoadKeys());
   store_ = CAIRN_TRY(LocalBlockStore::Open({.fs = fs,
                                             .dir = directory_->dir(),
                                             .keys = keys_,
@@ -88,6 +86,42 @@ Status Daemon::OpenStore() {
                                             .store = directory_->store(),
                                             .epoch = directory_->open_epoch(),
                                             .space = space_.get()}));
+  return {};
+}
+
+void Daemon::AddKeys(const RealmSecrets& keys) {
+  keys_.Add(keys.realm, {.address_key = keys.address_key,
+                         .current_key_id = keys.current_key_id,
+                         .wrapping_keys = keys.wrapping_keys});
+}
+
+// Durable first, used then. Packs begin anew, so that what is written from now on is under the new
+// version; a journal goes on to the end of its generation.
+Result<uint32_t> Daemon::RotateKey(const std::string& org) {
+  const OrganizationKeys keys = CAIRN_TRY(registry_->RotateOrganizationKey(org));
+  AddKeys(keys);
+  if (const Status sealed = store_->SealOpenPacks(); !sealed) {
+    LogWarning("open_packs_not_sealed", {{"error", sealed.error().ToString()}});
+  }
+  LogInfo("organization_key_rotated", {{"organization", org}, {"key_id", keys.current_key_id}});
+  return keys.current_key_id;
+}
+
+Status Daemon::LoadKeys() {
+  const auto organizations = CAIRN_TRY(registry_->LoadOrganizations());
+  for (const OrganizationKeys& keys : organizations) AddKeys(keys);
+  // The base realm, which every organization reads. A lost key is not replaced where it wrapped
+  // something.
+  auto base = key_store_->ReadRealm(BaseRealm());
+  if (!base && base.error().code() == ErrorCode::kNotFound &&
+      !CAIRN_TRY(HostFileSystem().Exists(directory_->dir() + "/packs/" + BaseRealm().ToHex()))) {
+    base = key_store_->CreateRealm(BaseRealm());
+  }
+  if (base) {
+    AddKeys(*base);
+  } else {
+    LogError("base_realm_unreadable", {{"error", base.error().ToString()}});
+  }
   return {};
 }
 
@@ -115,6 +149,26 @@ Status Daemon::StartServices() {
   hooks.point_is_held = [this](const catalog::Point& point) { return volumes_->IsHeld(point); };
   reaper_ = std::make_unique<Reaper>(*catalog_, std::move(hooks), epoch);
   collector_ = std::make_unique<Collector>(*catalog_, *store_);
+  removal_.reset(new OrganizationRemoval({.registry = *registry_,
+                                          .keys = *key_store_,
+                                          .store = *store_,
+                                          .volumes = *volumes_,
+                                          .collector = *collector_,
+                                          .forget_keys = [this](const Id128& realm) {
+                                            keys_.Remove(realm);
+                                            store_->ForgetRealm(realm);
+                                            nodes_.EraseRealm(realm);
+                                          }}));
+  CAIRN_TRY(removal_->Resume());
+  backup_.reset(new Backup({.fs = fs,
+                            .clock = clock,
+                            .directory = *directory_,
+                            .keys = *key_store_,
+                            .catalog = *catalog_,
+                            .store = *store_,
+                            .volumes = *volumes_,
+                            .collector = *collector_}));
+  CAIRN_TRY(backup_->RemoveStaging());
   CAIRN_TRY(EndAbandonedOperations());
   volumes_->OnSealed([this](const catalog::PointRecord& record) {
     if (auto settled = publisher_->SettleAll(&record.point()); !settled) {
@@ -191,20 +245,16 @@ Status Daemon::StartServers() {
                                   .collector = *collector_,
                                   .clock = SystemClock(),
                                   .add_keys = {},
-                                  .remove_keys = {},
+                                  .removal = *removal_,
+                                  .rotate_key = {},
+                                  .master_rotation = *master_rotation_,
+                                  .backup = {},
                                   .check = {},
                                   .stats = {},
                                   .mounts = {}});
-  services_->add_keys = [this](const OrganizationKeys& keys) {
-    keys_.Add(keys.realm, {.address_key = keys.address_key,
-                           .current_key_id = keys.current_key_id,
-                           .wrapping_keys = keys.wrapping_keys});
-  };
-  services_->remove_keys = [this](const Id128& realm) {
-    keys_.Remove(realm);
-    store_->ForgetRealm(realm);
-    nodes_.EraseRealm(realm);
-  };
+  services_->add_keys = [this](const OrganizationKeys& keys) { AddKeys(keys); };
+  services_->backup = [this](const BackupOptions& options) { return backup_->Run(options); };
+  services_->rotate_key = [this](const std::string& org) { return RotateKey(org); };
   services_->check = [this](bool rebuild_index) {
     const auto tell = [this](const CheckProgress& progress) {
       MutexLock lock(check_mutex_);

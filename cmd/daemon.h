@@ -8,12 +8,16 @@
 #include <string>
 #include <thread>
 
+#include "admin/backup.h"
+#include "admin/master_rotation.h"
+#include "admin/organization_removal.h"
 #include "api/host_api.h"
 #include "api/host_frame.h"
 #include "api/host_server.h"
 #include "api/http_api.h"
 #include "api/http_server.h"
 #include "api/services.h"
+#include "catalog/key_store.h"
 #include "catalog/local_catalog.h"
 #include "catalog/registry.h"
 #include "cmd/fuse_mount_service.h"
@@ -56,6 +60,9 @@ class Daemon {
   Daemon(const DaemonOptions& options, KeeperClient& keeper)
       : options_(options), mounts_(keeper, options.data_dir) {}
   Status OpenStore();
+  Status LoadKeys();
+  void AddKeys(const RealmSecrets& keys);
+  Result<uint32_t> RotateKey(const std::string& org);
   Status StartServices();
   Status StartServers();
   bool IsMounted(const catalog::Environment& env);
@@ -72,6 +79,8 @@ class Daemon {
   // In the order in which they start; they stop in the other.
   std::unique_ptr<DataDirectory> directory_;
   std::unique_ptr<SpaceGuard> space_;
+  std::unique_ptr<KeyStore> key_store_;
+  std::unique_ptr<MasterRotation> master_rotation_;
   std::unique_ptr<LocalCatalog> catalog_;
   KeyRing keys_;
   FuseMountService mounts_;
@@ -90,6 +99,8 @@ class Daemon {
   CondVar background_changed_;
   bool background_ends_ GUARDED_BY(background_mutex_) = false;
   bool unsettled_ GUARDED_BY(background_mutex_) = true;
+  std::unique_ptr<OrganizationRemoval> removal_;
+  std::unique_ptr<Backup> backup_;
   std::thread settle_thread_;
   std::thread space_thread_;
   std::unique_ptr<ApiServices> services_;

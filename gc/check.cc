@@ -1,9 +1,9 @@
 // Check. Writers are held off meanwhile, so that packs, index and roots are of one instant; readers
 // and the filesystem go on.
 //
-//   catalog (every record and table) -> [index rebuilt when asked] -> every pack, frame by frame ->
-//   index against packs -> walk from the roots (branches read, leaves looked up) -> owners of what
-//   is hurt -> journals of every volume.
+//   catalog (every record and table) -> keys of organizations -> [index rebuilt when asked] ->
+//   every pack, frame by frame -> index against packs -> walk from the roots (branches read, leaves
+//   looked up) -> owners of what is hurt -> journals of every volume.
 //
 // No seal ends meanwhile, so no journal that counts goes away; but volumes are written to, opened
 // and removed. A journal's damage is therefore looked at twice: what is being written is different
@@ -58,6 +58,7 @@ class Checker {
 
   Result<CheckReport> Run() {
     CheckCatalog();
+    CheckOrganizationKeys();
     if (options_.rebuild_index) {
       CAIRN_TRY(store_.SealOpenPacks());  // so that they are counted
       report_.index = CAIRN_TRY(store_.RebuildIndex([&](const auto& so_far) {
@@ -110,6 +111,20 @@ class Checker {
                                 ++report_.records;
                                 return true;
                               }),
+                "an unreadable record was reported above");
+  }
+
+  void CheckOrganizationKeys() {
+    const auto look = [&](std::string_view, const catalog::Organization& org) {
+      if (org.deleted_ms() != 0 || org.realm().size() != sizeof(Id128)) return true;
+      const Id128 realm = Id128::FromView(org.realm());
+      if (keys_.Has(realm)) return true;
+      Add("keys", "keys/" + realm.ToHex() + ".key",
+          "is lost, damaged or wrapped by another master key: nothing of its organization is read")
+          .owners.push_back("organization " + org.id());
+      return true;
+    };
+    IgnoreError(ScanRecords<catalog::Organization>(catalog_, keys::Below("org"), look),
                 "an unreadable record was reported above");
   }
 

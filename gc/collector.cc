@@ -92,16 +92,16 @@ Status Collector::Sweep(const Candidate& candidate, const LocalBlockStore::Addre
   return {};
 }
 
-Result<CollectReport> Collector::Collect(const CollectOptions& options) {
+Result<Collector::Held> Collector::Hold() {
   if (running_.exchange(true)) {
     return Err(ErrorCode::kUnavailable,
-               "another collection is running: try again when it has ended");
+               "a collection or a backup is running: try again when it has ended");
   }
-  struct Ended {
-    std::atomic<bool>& running;
-    ~Ended() { running = false; }
-  } ended{running_};
+  return Held(running_);
+}
 
+Result<CollectReport> Collector::Collect(const CollectOptions& options) {
+  const Held alone = CAIRN_TRY(Hold());
   if (store_.trash_reads() > 0) {
     return Err(ErrorCode::kDataLoss,
                "a read was satisfied from the trash only: something live was collected, and "

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "catalog/catalog.h"
 #include "store/local_block_store.h"
@@ -40,8 +41,24 @@ struct CollectReport {
 class Collector {
  public:
   Collector(Catalog& catalog, LocalBlockStore& store) : catalog_(catalog), store_(store) {}
-  // One at a time (Unavailable while another runs).
+  // One at a time (Unavailable while another runs, or collections are held off).
   Result<CollectReport> Collect(const CollectOptions& options);
+
+  // No collection runs, and so no pack and nothing in the trash goes, while the result lives.
+  // Unavailable while one runs.
+  class Held {
+   public:
+    explicit Held(std::atomic<bool>& running) : running_(&running) {}
+    Held(Held&& other) noexcept : running_(std::exchange(other.running_, nullptr)) {}
+    Held& operator=(Held&&) = delete;
+    ~Held() {
+      if (running_ != nullptr) *running_ = false;
+    }
+
+   private:
+    std::atomic<bool>* running_;
+  };
+  Result<Held> Hold();
 
  private:
   struct Candidate {

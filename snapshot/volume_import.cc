@@ -49,6 +49,7 @@ Result<std::shared_ptr<const TreeReader>> VolumeManager::State::PublishSlice(
   seal.compression = Compression::kFast;
   seal.now = clock.Now();
   const SealResult sealed = CAIRN_TRY(SealLayer(store, nodes, session, slice, seal));
+  ReaderLock committing(journals);
   CAIRN_TRY(catalog.Run([&](CatalogTransaction& txn) -> Status {
     auto current = CAIRN_TRY(GetRecord<catalog::Volume>(txn, key));
     if (!current) return Err(ErrorCode::kNotFound, "volume record is gone");

@@ -468,17 +468,20 @@ Status VolumeManager::RollBack(const std::string& org, const std::string& env,
     const InodeNumber next_ino = open->volume->head().state().next_ino;
     CAIRN_TRY(state_->SealAll(open));  // points of later generations keep their roots
     const auto sealed = CAIRN_TRY(WaitSealed(point, 600000));
-    CAIRN_TRY(state_->catalog.Run([&](CatalogTransaction& txn) -> Status {
-      auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(open->id.view())));
-      if (!volume) return Err(ErrorCode::kNotFound, "no volume");
-      volume->set_root(sealed.root());
-      volume->set_base_inodes(sealed.inodes());
-      volume->set_base_bytes(sealed.bytes());
-      volume->set_next_ino(std::max<uint64_t>(volume->next_ino(), next_ino));
-      volume->set_rollback_epoch(volume->rollback_epoch() + 1);
-      PutRecord(txn, keys::Volume(open->id.view()), *volume);
-      return commit(txn);
-    }));
+    {
+      ReaderLock committing(state_->journals);
+      CAIRN_TRY(state_->catalog.Run([&](CatalogTransaction& txn) -> Status {
+        auto volume = CAIRN_TRY(GetRecord<catalog::Volume>(txn, keys::Volume(open->id.view())));
+        if (!volume) return Err(ErrorCode::kNotFound, "no volume");
+        volume->set_root(sealed.root());
+        volume->set_base_inodes(sealed.inodes());
+        volume->set_base_bytes(sealed.bytes());
+        volume->set_next_ino(std::max<uint64_t>(volume->next_ino(), next_ino));
+        volume->set_rollback_epoch(volume->rollback_epoch() + 1);
+        PutRecord(txn, keys::Volume(open->id.view()), *volume);
+        return commit(txn);
+      }));
+    }
     state_->Forget(*open);
     return {};
   }
@@ -516,16 +519,72 @@ Status VolumeManager::RemoveVolume(const catalog::Volume& volume) {
                                           return true;
                                         }));
   for (const catalog::Point& point : unsealed) CAIRN_TRY(WaitSealed(point, 600000));
+  return DropVolume(volume);
+}
+
+Status VolumeManager::DropVolume(const catalog::Volume& volume) {
+  const Id128 id = Id128::FromView(volume.id());
   while (const auto open = state_->FindOpen(id)) {
+    open->volume->SetReadOnly(true);
     MutexLock operation(open->operation);
     MutexLock sealing(open->sealing);
     if (open->closed) continue;
     if (!state_->mounts.MountedAt(id).empty()) CAIRN_TRY(state_->mounts.Unmount(id, true));
     state_->Forget(*open);
   }
+  ReaderLock removing(state_->journals);
   CAIRN_TRY(RemoveTree(state_->fs, state_->options.volumes_dir + "/" + id.ToHex()));
   // Durably gone before the caller deletes the record: without it nobody would look for them again.
   return state_->fs.SyncDir(state_->options.volumes_dir);
+}
+
+// ---- backup ----
+
+Status VolumeManager::WithJournalsHeld(const std::function<Status()>& instant,
+                                       const std::function<Status(const JournalFile&)>& take) {
+  State& s = *state_;
+  WriterLock held(s.journals);
+  CAIRN_TRY(instant());
+  for (const std::string& volume_name : CAIRN_TRY(s.fs.List(s.options.volumes_dir))) {
+    const auto id = Id128::FromHex(volume_name);
+    if (!id) continue;
+    // As an opener, so that no generation begins in a volume that nobody has open.
+    std::shared_ptr<Mutex> opener;
+    {
+      MutexLock lock(s.mutex);
+      auto& slot = s.opening[*id];
+      if (!slot) slot = std::make_shared<Mutex>();
+      opener = slot;
+    }
+    MutexLock one_opener(*opener);
+    std::shared_ptr<OpenVolume> open;
+    {
+      MutexLock lock(s.mutex);
+      const auto found = s.volumes.find(*id);
+      if (found != s.volumes.end()) open = found->second;
+    }
+    const std::string dir = s.options.volumes_dir + "/" + volume_name;
+    // Names first: what begins after them is not among them, and what is among them is frozen, or
+    // the active one of now.
+    const std::vector<std::string> names = CAIRN_TRY(s.fs.List(dir));
+    Head::ActiveExtent active{.generation = UINT64_MAX};
+    if (open != nullptr) active = open->volume->head().active_extent();
+    for (const std::string& name : names) {
+      const auto log = ParseLogFileName(name);
+      if (!log || log->generation > active.generation) continue;
+      JournalFile file{.volume = *id, .name = name, .path = dir + "/" + name};
+      if (log->generation == active.generation) {
+        file.limit_bytes = log->is_journal ? active.journal_bytes : active.side_bytes;
+      }
+      CAIRN_TRY(take(file));
+    }
+    MutexLock lock(s.mutex);
+    const auto slot = s.opening.find(*id);
+    const bool nobody_waits =
+        slot != s.opening.end() && slot->second == opener && opener.use_count() == 2;
+    if (nobody_waits) s.opening.erase(slot);
+  }
+  return {};
 }
 
 void VolumeManager::OnSealed(std::function<void(const catalog::PointRecord&)> callback) {

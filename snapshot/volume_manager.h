@@ -140,6 +140,9 @@ class VolumeManager {
   // Deletes a revoked volume's journals and directory, sealing first what a referenced Point still
   // needs. Idempotent. For the reaper.
   Status RemoveVolume(const catalog::Volume& volume);
+  // The same of a volume that nobody needs any more, mounted or not: detaches it, seals nothing.
+  // For the removal of a whole organization, whose key is gone. Idempotent.
+  Status DropVolume(const catalog::Volume& volume);
 
   // Exhausted, with the numbers, when the budget of what is kept does not have so much for `what`.
   Status RoomToRetain(std::string_view what, uint64_t bytes);
@@ -150,6 +153,20 @@ class VolumeManager {
   // Called with each newly sealed point, from the sealer's thread, after the commit (artifacts/
   // uses it).
   void OnSealed(std::function<void(const catalog::PointRecord&)> callback);
+
+  // For a backup. Between `instant` (which copies the catalog) and the last `take`, no volume gets
+  // another root (by a seal, an import, a roll-back) and no journal is removed; so the journals
+  // that `take` gets, one after the other, are all that the catalog of that instant needs, and more
+  // at most. Of each, the first `limit_bytes` never change. An error of either ends it. Reads and
+  // writes go on.
+  struct JournalFile {
+    Id128 volume;
+    std::string name;
+    std::string path;
+    uint64_t limit_bytes = UINT64_MAX;  // the whole file
+  };
+  Status WithJournalsHeld(const std::function<Status()>& instant,
+                          const std::function<Status(const JournalFile&)>& take);
 
   // Whether a pause in flight still needs this point (no record refers to it yet). For the reaper.
   bool IsHeld(const catalog::Point& point);

@@ -63,6 +63,11 @@ struct VolumeManager::State {
   Clock& clock;
   MountService& mounts;
 
+  // Shared by what makes journals useless or another root their base (the commits of seals, slices
+  // of an import and roll-backs, the removal of a volume), exclusive to WithJournalsHeld. Taken
+  // after `operation` and `sealing`.
+  SharedMutex journals;
+
   Mutex mutex;
   CondVar changed;  // a seal ended, a request came, or stopping
   std::map<Id128, std::shared_ptr<OpenVolume>> volumes GUARDED_BY(mutex);  // open ones

@@ -291,25 +291,28 @@ Status VolumeManager::State::SealTogether(OpenVolume& volume,
   const SealResult sealed = CAIRN_TRY(SealLayer(store, nodes, *session, *layer, seal));
 
   std::optional<catalog::PointRecord> point;
-  CAIRN_TRY(catalog.Run([&](CatalogTransaction& txn) -> Status {
-    auto current = CAIRN_TRY(GetRecord<catalog::Volume>(txn, volume_key));
-    if (!current) return Err(ErrorCode::kNotFound, "volume record is gone");
-    current->set_root(sealed.root.Encode());
-    current->set_sealed_through_generation(layer->generation());
-    current->set_next_ino(std::max<uint64_t>(current->next_ino(), seal.next_ino));
-    current->set_base_inodes(sealed.record.tree.counters.inodes);
-    current->set_base_bytes(sealed.record.tree.counters.logical_bytes);
-    current->clear_base_point();
-    PutRecord(txn, volume_key, *current);
-    point = CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, point_key));
-    if (point) {
-      point->set_root(sealed.root.Encode());
-      point->set_sealed_ms(clock.NowMs());
-      PutRecord(txn, point_key, *point);
-    }
-    return {};
-  }));
-  CAIRN_TRY(volume.volume->head().FinishSeal(layer->generation(), sealed.tree));
+  {
+    ReaderLock committing(journals);
+    CAIRN_TRY(catalog.Run([&](CatalogTransaction& txn) -> Status {
+      auto current = CAIRN_TRY(GetRecord<catalog::Volume>(txn, volume_key));
+      if (!current) return Err(ErrorCode::kNotFound, "volume record is gone");
+      current->set_root(sealed.root.Encode());
+      current->set_sealed_through_generation(layer->generation());
+      current->set_next_ino(std::max<uint64_t>(current->next_ino(), seal.next_ino));
+      current->set_base_inodes(sealed.record.tree.counters.inodes);
+      current->set_base_bytes(sealed.record.tree.counters.logical_bytes);
+      current->clear_base_point();
+      PutRecord(txn, volume_key, *current);
+      point = CAIRN_TRY(GetRecord<catalog::PointRecord>(txn, point_key));
+      if (point) {
+        point->set_root(sealed.root.Encode());
+        point->set_sealed_ms(clock.NowMs());
+        PutRecord(txn, point_key, *point);
+      }
+      return {};
+    }));
+    CAIRN_TRY(volume.volume->head().FinishSeal(layer->generation(), sealed.tree));
+  }
   volume.base_point.reset();
   LogInfo("sealed", {{"env", volume.env},
                      {"generation", layer->generation()},

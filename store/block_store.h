@@ -105,9 +105,10 @@ class BlockStore {
  public:
   virtual ~BlockStore() = default;
 
-  // Errors: NotFound (no keys for this realm), Unavailable (shutting down), Exhausted (the budget
-  // does not have so much; the message says how much it has). Blocks while a collector holds
-  // writers off: a thread that has a session must not begin another.
+  // Errors: NotFound (no keys for this realm), PermissionDenied (the base realm), Unavailable
+  // (shutting down), Exhausted (the budget does not have so much; the message says how much it
+  // has). Blocks while a collector holds writers off: a thread that has a session must not begin
+  // another.
   virtual Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm,
                                                            const WriteBudget& budget) = 0;
   Result<std::unique_ptr<WriteSession>> BeginWrite(const Id128& realm) {

@@ -21,11 +21,13 @@
 #include <optional>
 #include <vector>
 
+#include "store/base/check.h"
 #include "store/base/hex.h"
 #include "store/base/key_check.h"
 #include "store/base/log.h"
 #include "store/base/random.h"
 #include "store/instance.h"
+#include "store/manifest/backup_verify.h"
 #include "store/master_key.h"
 #include "store/space_guard.h"
 
@@ -36,7 +38,7 @@ constexpr std::string_view kFirstLine = "cairn data directory";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kMaxFormatBytes = 4096;
 constexpr uint64_t kOpeningBytes = 1 << 20;  // what opening writes, and room for its names
-constexpr std::string_view kFolders[] = {"catalog", "index", "packs", "trash", "volumes"};
+constexpr std::string_view kFolders[] = {"catalog", "index", "keys", "packs", "trash", "volumes"};
 
 std::unexpected<Error> Damaged(const std::string& what) {
   return Err(ErrorCode::kDataLoss,
@@ -77,6 +79,23 @@ Result<std::optional<DataDirectoryFormat>> ReadFormat(FileSystem& fs, const std:
   auto format = DecodeFormat(*text);
   if (!format) return std::unexpected(std::move(format).error().WithContext(dir));
   return std::optional<DataDirectoryFormat>(*std::move(format));
+}
+
+// Whether the directory is a backup that nobody has served yet. FailedPrecondition: an unfinished
+// one. DataLoss: a file of it is missing.
+Result<bool> IsBackup(FileSystem& fs, const std::string& dir) {
+  const auto marker = ReadBackupMarker(fs, dir);
+  if (!marker && marker.error().code() == ErrorCode::kNotFound) return false;
+  if (!marker) return std::unexpected(marker.error());
+  if (!marker->complete) {
+    return Err(
+        ErrorCode::kFailedPrecondition,
+        dir + " is an unfinished backup: it cannot be served. Run the backup again to its end");
+  }
+  const auto format = CAIRN_TRY(ReadFormat(fs, dir));
+  const bool served = format && !format->instance.is_zero();  // its removal was cut off
+  if (!served) CAIRN_TRY(CheckBackupLengths(fs, dir, *marker));
+  return true;
 }
 
 // Whether the directory holds nothing but what an initialisation that was cut off may have left.
@@ -139,6 +158,9 @@ std::string EncodeFormat(const DataDirectoryFormat& format) {
   text += "\nincompatible: " + std::to_string(format.incompatible);
   text += "\nopen_epoch: " + std::to_string(format.open_epoch);
   text += "\nmaster_key_check: " + format.master_key_check;
+  if (!format.next_master_key_check.empty()) {
+    text += "\nnext_master_key_check: " + format.next_master_key_check;
+  }
   if (!format.instance.is_zero()) text += "\ninstance: " + format.instance.ToHex();
   if (!format.home.empty()) text += "\nhome: " + format.home;
   text += "\n";
@@ -181,6 +203,7 @@ Result<DataDirectoryFormat> DecodeFormat(std::string_view text) {
   if (sum_covers.empty() || lines["checksum"] != Checksum(sum_covers)) return Damaged("checksum");
   const auto store = Id128::FromHex(lines["store"]);
   format.master_key_check = lines["master_key_check"];
+  format.next_master_key_check = lines["next_master_key_check"];
   format.home = lines["home"];
   if (const std::string& text_of = lines["instance"]; !text_of.empty()) {
     const auto instance = Id128::FromHex(text_of);
@@ -188,6 +211,7 @@ Result<DataDirectoryFormat> DecodeFormat(std::string_view text) {
     format.instance = *instance;
   }
   if (!store || format.master_key_check.size() != 16 ||
+      (!format.next_master_key_check.empty() && format.next_master_key_check.size() != 16) ||
       !ParseNumber(lines["compatible"], format.compatible) ||
       !ParseNumber(lines["ro_compatible"], format.ro_compatible) ||
       !ParseNumber(lines["incompatible"], format.incompatible) ||
@@ -214,12 +238,14 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
     return Err(ErrorCode::kNotFound, "no data directory " + dir);
   }
   if (existed && !CAIRN_TRY(ReadFormat(fs, dir))) {
+    CAIRN_TRY(IsBackup(fs, dir));
     CAIRN_TRY(CheckMayInitialise(fs, dir));
     if (!options.create) return Err(ErrorCode::kNotFound, dir + " is not initialised");
   }
+  const bool restored = existed && CAIRN_TRY(IsBackup(fs, dir));
   CAIRN_TRY(fs.MakeDir(dir));
 
-  std::unique_ptr<DataDirectory> out(new DataDirectory(dir));
+  std::unique_ptr<DataDirectory> out(new DataDirectory(fs, dir));
   out->lock_ = CAIRN_TRY(Lock(dir));
   FreeFromReserve(fs, dir, kOpeningBytes);
   std::optional<DataDirectoryFormat> format = CAIRN_TRY(ReadFormat(fs, dir));
@@ -243,30 +269,33 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
   }
   if (!fresh && format->instance.is_zero()) format->open_epoch = JumpedEpoch(format->open_epoch);
   const bool own_key = options.master_key_file.empty() && options.master_key_command.empty();
-  const MasterKeySource source{.file = own_key ? dir + "/master.key" : options.master_key_file,
-                               .command = options.master_key_command};
+  out->source_ = {.file = own_key ? dir + "/master.key" : options.master_key_file,
+                  .command = options.master_key_command};
   if (fresh) {
     for (const std::string_view folder : kFolders) {
       CAIRN_TRY(fs.MakeDir(dir + "/" + std::string(folder)));
     }
-    if (own_key && !CAIRN_TRY(fs.Exists(source.file))) {
+    if (own_key && !CAIRN_TRY(fs.Exists(out->source_.file))) {
       Key256 key = RandomKey();
-      const Status written = WriteMasterKeyFile(fs, source.file, key);
+      const Status written = WriteMasterKeyFile(fs, out->source_.file, key);
       WipeKey(key);
       if (!written) return std::unexpected(written.error());
     }
     format =
         DataDirectoryFormat{.version = kVersion, .min_reader = kVersion, .store = Id128::Random()};
+  } else {
+    CAIRN_TRY(fs.MakeDir(out->KeysDir()));
   }
-  out->master_key_ = CAIRN_TRY(ReadMasterKey(source));
+  out->master_key_ = CAIRN_TRY(ReadMasterKey(out->source_));
   const std::string check = CheckOf(out->master_key_);
   if (fresh) {
     format->master_key_check = check;
-  } else if (check != format->master_key_check) {
-    return Err(ErrorCode::kFailedPrecondition,
-               "the master key (" +
-                   (source.command.empty() ? source.file : std::string("from the command")) +
-                   ") is of another data directory than " + dir);
+  } else if (check != format->master_key_check && check != format->next_master_key_check) {
+    return Err(
+        ErrorCode::kFailedPrecondition,
+        "the master key (" +
+            (out->source_.command.empty() ? out->source_.file : std::string("from the command")) +
+            ") is of another data directory than " + dir + ", or from before or after a rotation");
   }
   // The index is made after the catalog, packs and volumes even later.
   for (const std::string_view folder : {"index", "packs", "trash", "volumes"}) {
@@ -280,7 +309,20 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
   format->home = home;
   CAIRN_TRY(WritePid(out->lock_, dir));
   ++format->open_epoch;
-  CAIRN_TRY(WriteFileAtomically(fs, dir + "/cairn.format", EncodeFormat(*format)));
+  {
+    MutexLock lock(out->mutex_);
+    CAIRN_TRY(out->WriteFormat(*format));
+  }
+  if (restored) {
+    for (const std::string_view name : {kManifestName, kBackupMarkerName}) {
+      const Status removed = fs.Unlink(dir + "/" + std::string(name));
+      if (!removed && removed.error().code() != ErrorCode::kNotFound) {
+        return std::unexpected(removed.error());
+      }
+    }
+    CAIRN_TRY(fs.SyncDir(dir));
+    LogInfo("backup_restored", {{"dir", dir}, {"instance", format->instance.ToHex()}});
+  }
   if (fresh) {
     const size_t slash = dir.rfind('/');
     CAIRN_TRY(fs.SyncDir(slash == std::string::npos ? "."
@@ -292,6 +334,54 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
   out->instance_ = format->instance;
   out->open_epoch_ = format->open_epoch;
   return out;
+}
+
+Status DataDirectory::WriteFormat(const DataDirectoryFormat& format) {
+  CAIRN_TRY(WriteFileAtomically(fs_, dir_ + "/cairn.format", EncodeFormat(format)));
+  format_ = format;
+  return {};
+}
+
+std::string DataDirectory::FormatOfBackup() {
+  MutexLock lock(mutex_);
+  DataDirectoryFormat format = format_;
+  format.instance = {};
+  format.home.clear();
+  return EncodeFormat(format);
+}
+
+Status DataDirectory::SetNextMasterKey(const Key256& next) {
+  MutexLock lock(mutex_);
+  DataDirectoryFormat format = format_;
+  format.next_master_key_check = CheckOf(next);
+  return WriteFormat(format);
+}
+
+Status DataDirectory::ClearNextMasterKey() {
+  MutexLock lock(mutex_);
+  DataDirectoryFormat format = format_;
+  format.next_master_key_check.clear();
+  return WriteFormat(format);
+}
+
+Status DataDirectory::SetMasterKey(const Key256& key) {
+  MutexLock lock(mutex_);
+  DataDirectoryFormat format = format_;
+  const std::string check = CheckOf(key);
+  CAIRN_CHECK(check == format.master_key_check || check == format.next_master_key_check);
+  format.master_key_check = check;
+  format.next_master_key_check.clear();
+  return WriteFormat(format);
+}
+
+bool DataDirectory::has_next_master_key() {
+  MutexLock lock(mutex_);
+  return !format_.next_master_key_check.empty();
+}
+
+bool DataDirectory::IsNextMasterKey(const Key256& key) {
+  MutexLock lock(mutex_);
+  return CheckOf(key) == format_.next_master_key_check;
 }
 
 }  // namespace cairn

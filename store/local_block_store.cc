@@ -258,6 +258,18 @@ Result<LocalBlockStore::IndexRebuild> LocalBlockStore::RebuildLocked(
 
 Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginWrite(const Id128& realm,
                                                                   const WriteBudget& budget) {
+  if (realm == BaseRealm()) {
+    return Err(ErrorCode::kPermissionDenied, "the base realm is the operator's to fill");
+  }
+  return Begin(realm, budget);
+}
+
+Result<std::unique_ptr<WriteSession>> LocalBlockStore::BeginBaseWrite(const WriteBudget& budget) {
+  return Begin(BaseRealm(), budget);
+}
+
+Result<std::unique_ptr<WriteSession>> LocalBlockStore::Begin(const Id128& realm,
+                                                             const WriteBudget& budget) {
   auto session = CAIRN_TRY(writer_.BeginWrite(realm));
   if (options_.space == nullptr) return session;
   return BudgetSession(*options_.space, budget, std::move(session));

@@ -81,6 +81,11 @@ class LocalBlockStore final : public BlockStore {
   // Unavailable from then on.
   Status Close();
 
+  // A session that fills the base realm, which every organization reads. Not part of BlockStore:
+  // what acts for an organization cannot ask for it. Errors: BeginWrite's.
+  Result<std::unique_ptr<WriteSession>> BeginBaseWrite(const WriteBudget& budget);
+  Result<std::unique_ptr<WriteSession>> BeginBaseWrite() { return BeginBaseWrite(WriteBudget()); }
+
   // Drops cached plaintext and unwrapped data keys of a realm whose keys left the key ring.
   void ForgetRealm(const Id128& realm);
 
@@ -138,12 +143,23 @@ class LocalBlockStore final : public BlockStore {
 
   // Unlinks all packs of a realm, trash included, and forgets its blocks; returns the bytes freed.
   // Needs no keys: take them out of the key ring first, so that no session begins meanwhile.
-  // FailedPrecondition while a session of the realm lives.
+  // FailedPrecondition while a session of the realm lives; InvalidArgument for the base realm.
   Result<uint64_t> DropRealm(const Id128& realm);
 
   // How many reads only the trash could satisfy since the store was opened. Not 0: something live
   // was collected, so a collector must stop and delete nothing.
   uint64_t trash_reads() const { return reader_.trash_reads(); }
+
+  // ---- for a backup ----
+
+  struct PackFile {
+    Id128 pack;
+    Id128 realm;
+    std::string path;
+    bool open = false;  // still being written; any other never changes
+  };
+  // All of them, damaged ones too.
+  std::vector<PackFile> ListPackFiles();
 
   // ---- for a checker (store/store_check.cc) ----
 
@@ -225,6 +241,7 @@ class LocalBlockStore final : public BlockStore {
 
  private:
   explicit LocalBlockStore(const LocalBlockStoreOptions& options);
+  Result<std::unique_ptr<WriteSession>> Begin(const Id128& realm, const WriteBudget& budget);
   Status Recover();
   struct Unindexed {
     PackSet::PackFile file;

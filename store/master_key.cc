@@ -192,11 +192,27 @@ Result<Key256> ReadMasterKey(const MasterKeySource& source) {
                                 : RunCommand(source.command, source.timeout_ms);
 }
 
+std::string EncodeMasterKey(const Key256& key) {
+  return HexEncode({reinterpret_cast<const char*>(key.data()), key.size()}) + "\n";
+}
+
 Status WriteMasterKeyFile(FileSystem& fs, const std::string& path, const Key256& key) {
-  std::string text = HexEncode({reinterpret_cast<const char*>(key.data()), key.size()}) + "\n";
+  std::string text = EncodeMasterKey(key);
   Status written = WriteFileAtomically(fs, path, text);
   OPENSSL_cleanse(text.data(), text.size());
   return written;
+}
+
+Status DestroyMasterKeyFile(FileSystem& fs, const std::string& path) {
+  if (!CAIRN_TRY(fs.Exists(path))) return {};
+  {
+    const std::unique_ptr<File> file = CAIRN_TRY(fs.Open(path, {}));
+    CAIRN_TRY(file->WriteAt(0, std::string(CAIRN_TRY(file->SizeBytes()), '\0')));
+    CAIRN_TRY(file->Sync());
+  }
+  CAIRN_TRY(fs.Unlink(path));
+  const size_t slash = path.rfind('/');
+  return fs.SyncDir(slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
 }  // namespace cairn

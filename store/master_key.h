@@ -25,7 +25,12 @@ struct MasterKeySource {
 // what was read.
 Result<Key256> ReadMasterKey(const MasterKeySource& source);
 
+// The file's contents for a key: 64 hex digits and a newline. Wipe it after use.
+std::string EncodeMasterKey(const Key256& key);
+
 // Writes a key file atomically, mode 0600; durable on return.
 Status WriteMasterKeyFile(FileSystem& fs, const std::string& path, const Key256& key);
+// Overwrites the file's bytes in place and unlinks it. An absent one is fine.
+Status DestroyMasterKeyFile(FileSystem& fs, const std::string& path);
 
 }  // namespace cairn

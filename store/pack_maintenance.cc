@@ -33,6 +33,17 @@ std::vector<PackSummary> LocalBlockStore::ListPacks(const Id128& realm) {
   return packs;
 }
 
+std::vector<LocalBlockStore::PackFile> LocalBlockStore::ListPackFiles() {
+  std::vector<PackFile> files;
+  for (const PackSet::Known& known : packs_.List(std::nullopt)) {
+    files.push_back({.pack = known.summary.pack,
+                     .realm = known.summary.realm,
+                     .path = packs_.PathOf(known.summary.realm, known.summary.pack),
+                     .open = known.open});
+  }
+  return files;
+}
+
 Result<std::vector<LocalBlockStore::PackBlock>> LocalBlockStore::ListBlocks(const Id128& pack) {
   MutexLock lock(maintenance_mutex_);
   const auto known = packs_.Find(pack);
@@ -228,6 +239,7 @@ Result<uint64_t> LocalBlockStore::PurgeTrash(int64_t older_than_ms) {
 }
 
 Result<uint64_t> LocalBlockStore::DropRealm(const Id128& realm) {
+  if (realm == BaseRealm()) return Err(ErrorCode::kInvalidArgument, "every organization reads it");
   if (writer_.gate().Live(realm) != 0) {
     return Err(ErrorCode::kFailedPrecondition, "realm " + realm.ToHex() + " is being written");
   }

@@ -147,6 +147,13 @@ class HeadImpl final : public Head {
     return {frozen_.begin(), frozen_.end()};
   }
   Status FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) override;
+  ActiveExtent active_extent() const override {
+    const Generation active = Active();
+    const JournalWriter::Extent extent = active.writer->extent();
+    return {.generation = active.layer->generation(),
+            .journal_bytes = extent.journal_bytes,
+            .side_bytes = extent.side_bytes};
+  }
   HeadState state() const override {
     MutexLock lock(commit_mutex_);
     return state_;

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -160,6 +161,15 @@ class Head {
   // the unsealed ones below it, then unlinks the files of all of them.
   virtual Status FinishSeal(uint64_t generation, std::shared_ptr<const TreeReader> tree) = 0;
 
+  // The generation that takes writes, and how much of its two files a copy may take: whole records
+  // and their payloads, which never change.
+  struct ActiveExtent {
+    uint64_t generation = 0;
+    uint64_t journal_bytes = 0;
+    uint64_t side_bytes = 0;
+  };
+  virtual ActiveExtent active_extent() const = 0;
+
   virtual HeadState state() const = 0;
   // Replies that Open found in the journals, oldest first, without those below their connection's
   // reply floor.
@@ -173,6 +183,13 @@ class Head {
   virtual Status CheckRoom(SpaceUse use, uint64_t bytes) const = 0;
   virtual bool failed() const = 0;
 };
+
+// The generation of a file of a volume's directory by its name; nullopt: not a journal or side log.
+struct LogFileId {
+  uint64_t generation = 0;
+  bool is_journal = false;
+};
+std::optional<LogFileId> ParseLogFileName(std::string_view name);
 
 // Replay of one journal for `cairn check`: parses and verifies every record of every journal in
 // `dir`, changes nothing.

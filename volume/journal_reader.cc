@@ -234,14 +234,20 @@ Result<JournalDirectory> ListJournals(FileSystem& fs, const std::string& dir) {
       found.unborn.push_back(name);
       continue;
     }
-    if (name.size() < 17 || name[16] != '.') continue;
-    const auto generation_bytes = HexDecode(std::string_view(name).substr(0, 16));
-    if (!generation_bytes) continue;
-    const uint64_t generation = BigEndian64(*generation_bytes);
-    if (name == LogFileName(generation, LogKind::kJournal)) found.journals.push_back(generation);
-    if (name == LogFileName(generation, LogKind::kSide)) found.sides.push_back(generation);
+    const auto id = ParseLogFileName(name);
+    if (id) (id->is_journal ? found.journals : found.sides).push_back(id->generation);
   }
   return found;
+}
+
+std::optional<LogFileId> ParseLogFileName(std::string_view name) {
+  if (name.size() < 17 || name[16] != '.') return std::nullopt;
+  const auto generation_bytes = HexDecode(name.substr(0, 16));
+  if (!generation_bytes) return std::nullopt;
+  const uint64_t generation = BigEndian64(*generation_bytes);
+  const bool is_journal = name == LogFileName(generation, LogKind::kJournal);
+  if (!is_journal && name != LogFileName(generation, LogKind::kSide)) return std::nullopt;
+  return LogFileId{.generation = generation, .is_journal = is_journal};
 }
 
 }  // namespace cairn

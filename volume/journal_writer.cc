@@ -311,7 +311,7 @@ Status JournalWriter::Append(const Transaction& transaction, RecordFields fields
                              record_.data() + kRecordHeaderBytes, header.tag.data());
   header.EncodeTo(record_.data(), body);
   CAIRN_TRY(FailedWrite(journal_->file().WriteAt(at, record_)));
-  end_.store(end, std::memory_order_relaxed);
+  end_.store(end, std::memory_order_release);
   records_.fetch_add(1, std::memory_order_relaxed);
   payload_bytes_.fetch_add(payload_bytes, std::memory_order_relaxed);
   return {};

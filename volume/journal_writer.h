@@ -80,6 +80,18 @@ class JournalWriter {
   Status ExtendAhead();
 
   uint64_t generation() const { return options_.generation; }
+  // Where the last whole record ends, and a side log length that covers its payloads: bytes below
+  // never change. Thread-safe.
+  struct Extent {
+    uint64_t journal_bytes = 0;
+    uint64_t side_bytes = 0;
+  };
+  Extent extent() const {
+    const uint64_t journal_bytes = end_.load(std::memory_order_acquire);
+    return {.journal_bytes = journal_bytes,
+            .side_bytes = side_end_.load(std::memory_order_acquire)};
+  }
+
   uint64_t records() const { return records_.load(std::memory_order_relaxed); }
   uint64_t payload_bytes() const { return payload_bytes_.load(std::memory_order_relaxed); }
 

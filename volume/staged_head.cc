@@ -81,6 +81,9 @@ class StagedHeadImpl final : public StagedHead {
     return layer_;
   }
   std::vector<std::shared_ptr<const Layer>> unsealed() const override { return {}; }
+  ActiveExtent active_extent() const override {
+    return {.generation = UINT64_MAX};  // no journal: nothing of its volume's is being written
+  }
   HeadState state() const override {
     MutexLock lock(mutex_);
     return state_;

@@ -26,7 +26,11 @@ class ApiWorld : public ServiceWorld {
     hooks.is_mounted = [this](const catalog::Environment& env) {
       return env.volume().size() == 16 && !mounts_.MountedAt(Id128::FromView(env.volume())).empty();
     };
-    auto registry = Registry::Open(catalog_, SystemClock(), master, hooks);
+    ASSERT_TRUE(HostFileSystem().MakeDir(dir_.path() + "/keys"));
+    auto key_store = KeyStore::Open(HostFileSystem(), dir_.path() + "/keys", master);
+    ASSERT_TRUE(key_store) << key_store.error().ToString();
+    key_store_ = std::move(*key_store);
+    auto registry = Registry::Open(catalog_, SystemClock(), *key_store_, hooks);
     ASSERT_TRUE(registry) << registry.error().ToString();
     registry_ = std::move(*registry);
     // Only a collector wants packs; none of these tests fills them.
@@ -52,6 +56,18 @@ class ApiWorld : public ServiceWorld {
     };
     reaper_ = std::make_unique<Reaper>(catalog_, std::move(reaper_hooks), registry_->epoch());
     collector_ = std::make_unique<Collector>(catalog_, *packs_);
+    removal_.reset(new OrganizationRemoval(
+        {.registry = *registry_,
+         .keys = *key_store_,
+         .store = *packs_,
+         .volumes = *volumes_,
+         .collector = *collector_,
+         .forget_keys = [this](const Id128& realm) { keys_.Remove(realm); }}));
+    auto directory =
+        DataDirectory::Open({.fs = HostFileSystem(), .dir = dir_.path() + "/directory"});
+    ASSERT_TRUE(directory) << directory.error().ToString();
+    directory_ = std::move(*directory);
+    master_rotation_ = std::make_unique<MasterRotation>(HostFileSystem(), *directory_, *key_store_);
     services_.reset(new ApiServices{.registry = *registry_,
                                     .volumes = *volumes_,
                                     .snapshots = *snapshots_,
@@ -60,7 +76,10 @@ class ApiWorld : public ServiceWorld {
                                     .collector = *collector_,
                                     .clock = SystemClock(),
                                     .add_keys = {},
-                                    .remove_keys = {},
+                                    .removal = *removal_,
+                                    .rotate_key = {},
+                                    .master_rotation = *master_rotation_,
+                                    .backup = {},
                                     .check = {},
                                     .stats = {},
                                     .mounts = {}});
@@ -69,7 +88,9 @@ class ApiWorld : public ServiceWorld {
                              .current_key_id = keys.current_key_id,
                              .wrapping_keys = keys.wrapping_keys});
     };
-    services_->remove_keys = [this](const Id128& realm) { keys_.Remove(realm); };
+    services_->rotate_key = [this](const std::string& org) -> Result<uint32_t> {
+      return CAIRN_TRY(registry_->RotateOrganizationKey(org)).current_key_id;
+    };
     services_->check = [](bool) {
       return Result<CheckReport>(CheckReport{.damages = {{.structure = "frame",
                                                           .where = "pack",
@@ -144,11 +165,15 @@ class ApiWorld : public ServiceWorld {
   std::string key_;  // of requests
   bool ready_ = true;
   std::vector<LiveMount> live_mounts_;
+  std::unique_ptr<KeyStore> key_store_;
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<LocalBlockStore> packs_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<Reaper> reaper_;
   std::unique_ptr<Collector> collector_;
+  std::unique_ptr<DataDirectory> directory_;
+  std::unique_ptr<OrganizationRemoval> removal_;
+  std::unique_ptr<MasterRotation> master_rotation_;
   std::unique_ptr<ApiServices> services_;
   std::unique_ptr<HostApi> host_;
   std::unique_ptr<HttpApi> http_;

@@ -8,6 +8,7 @@
 
 #include "catalog/local_catalog.h"
 #include "catalog/records.h"
+#include "tests/support/open_catalog.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -28,10 +29,9 @@ class CatalogContract : public testing::TestWithParam<Backend> {
       ASSERT_TRUE(catalog_->Close());
     }
     catalog_.reset();
-    auto opened = LocalCatalog::Open(HostFileSystem(), master_,
-                                     {.dir = dir_.path() + "/catalog",
-                                      .create = true,
-                                      .write_buffer_bytes = GetParam().write_buffer_bytes});
+    auto opened = OpenCatalogIn(
+        dir_.path(), master_,
+        {.dir = {}, .create = true, .write_buffer_bytes = GetParam().write_buffer_bytes});
     ASSERT_TRUE(opened) << opened.error().ToString();
     catalog_ = *std::move(opened);
   }

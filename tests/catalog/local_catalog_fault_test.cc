@@ -9,6 +9,7 @@
 #include "catalog/local_catalog.h"
 #include "catalog/records.h"
 #include "tests/support/faulty_rocksdb.h"
+#include "tests/support/open_catalog.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -17,15 +18,15 @@ namespace {
 class FaultyCatalog : public testing::Test {
  protected:
   FaultyCatalog() : env_(FaultyRocksEnv(faults_)) {
-    auto opened = LocalCatalog::Open(HostFileSystem(), master_,
-                                     {.dir = dir_.path() + "/catalog",
-                                      .create = true,
-                                      .env = env_.get(),
-                                      .make_room = [this](uint64_t bytes) -> Status {
-                                        asked_bytes_ = bytes;
-                                        if (no_room_) return Err(ErrorCode::kExhausted, "no room");
-                                        return {};
-                                      }});
+    auto opened = OpenCatalogIn(dir_.path(), master_,
+                                {.dir = {},
+                                 .create = true,
+                                 .env = env_.get(),
+                                 .make_room = [this](uint64_t bytes) -> Status {
+                                   asked_bytes_ = bytes;
+                                   if (no_room_) return Err(ErrorCode::kExhausted, "no room");
+                                   return {};
+                                 }});
     EXPECT_TRUE(opened) << opened.error().ToString();
     catalog_ = *std::move(opened);
   }
@@ -103,7 +104,7 @@ TEST_F(FaultyCatalog, WhatCommitsAroundAFullDiskIsThereAfterAKill) {
   faults_.no_space = false;
   ASSERT_TRUE(Set("org/c", "3"));
   catalog_.reset();
-  auto opened = LocalCatalog::Open(HostFileSystem(), master_, {.dir = dir_.path() + "/catalog"});
+  auto opened = OpenCatalogIn(dir_.path(), master_, {.dir = {}});
   ASSERT_TRUE(opened) << opened.error().ToString();
   EXPECT_EQ(*(*opened)->Get("org/a"), "1");
   EXPECT_EQ(*(*opened)->Get("org/c/twin"), "3");
@@ -151,7 +152,7 @@ TEST_F(FaultyCatalog, AValueMovedToAnotherKeyIsFoundAndNamed) {
     ASSERT_TRUE(db->Put({}, keys::Session(org, "sess_4"), sealed.substr(0, 20)).ok());
     ASSERT_TRUE(db->Close().ok());
   }
-  auto opened = LocalCatalog::Open(HostFileSystem(), master_, {.dir = dir_.path() + "/catalog"});
+  auto opened = OpenCatalogIn(dir_.path(), master_, {.dir = {}});
   ASSERT_TRUE(opened);
   EXPECT_TRUE((*opened)->Get(good));
   for (const char* id : {"sess_2", "sess_3", "sess_4"}) {

@@ -12,9 +12,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "catalog/catalog_key.h"
 #include "catalog/records.h"
 #include "catalog/value_cipher.h"
+#include "tests/support/open_catalog.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -43,8 +43,7 @@ std::string EnvRecord(int number) {
 class LocalCatalogTest : public testing::Test {
  protected:
   Result<std::unique_ptr<LocalCatalog>> Open(bool create = true, uint8_t master = 1) {
-    return LocalCatalog::Open(HostFileSystem(), TestKey(master),
-                              {.dir = dir_.path() + "/catalog", .create = create});
+    return OpenCatalogIn(dir_.path(), TestKey(master), {.dir = {}, .create = create});
   }
   std::unique_ptr<LocalCatalog> MustOpen() {
     auto opened = Open();
@@ -141,35 +140,37 @@ TEST_F(LocalCatalogTest, AnotherMasterKeyIsRefusedNamingTheFile) {
   const auto opened = Open(true, 2);
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().code(), ErrorCode::kPermissionDenied);
-  EXPECT_NE(opened.error().message().find("catalog/key"), std::string::npos);
+  EXPECT_NE(opened.error().message().find("keys/catalog.key"), std::string::npos);
 }
 
 TEST_F(LocalCatalogTest, ALostKeyFileIsNeverReplaced) {
   ASSERT_TRUE(MustOpen()->Close());
-  stdfs::remove(dir_.path() + "/catalog/key");
+  stdfs::remove(dir_.path() + "/keys/catalog.key");
   EXPECT_EQ(Open().error().code(), ErrorCode::kDataLoss);
-  EXPECT_FALSE(stdfs::exists(dir_.path() + "/catalog/key"));
+  EXPECT_FALSE(stdfs::exists(dir_.path() + "/keys/catalog.key"));
 }
 
-TEST_F(LocalCatalogTest, DamagedKeyFilesAreRefused) {
+TEST_F(LocalCatalogTest, ADirectoryFromBeforeKeyFilesIsRefusedAndSaysWhy) {
   ASSERT_TRUE(MustOpen()->Close());
-  const std::string path = dir_.path() + "/catalog/key";
-  ASSERT_EQ(stdfs::file_size(path), 76u);
-  const struct {
-    uint64_t offset;
-    ErrorCode code;
-  } flips[] = {{0, ErrorCode::kDataLoss},          {8, ErrorCode::kInvalidArgument},
-               {12, ErrorCode::kPermissionDenied}, {16, ErrorCode::kPermissionDenied},
-               {40, ErrorCode::kPermissionDenied}, {75, ErrorCode::kPermissionDenied}};
-  for (const auto& flip : flips) {
-    FlipByte(path, flip.offset);
+  stdfs::rename(dir_.path() + "/keys/catalog.key", dir_.path() + "/catalog/key");
+  const auto opened = Open();
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_NE(opened.error().message().find("never released"), std::string::npos);
+  EXPECT_FALSE(stdfs::exists(dir_.path() + "/keys/catalog.key"));
+}
+
+TEST_F(LocalCatalogTest, ADamagedKeyFileIsRefused) {
+  ASSERT_TRUE(MustOpen()->Close());
+  const std::string path = dir_.path() + "/keys/catalog.key";
+  for (const uint64_t offset : {0, 8, 10, 12, 16, 24, 40, 48, 56, 116, 120, 8000, 8190}) {
+    FlipByte(path, offset);
     const auto opened = Open();
-    ASSERT_FALSE(opened) << flip.offset;
-    EXPECT_EQ(opened.error().code(), flip.code) << flip.offset;
-    FlipByte(path, flip.offset);
+    ASSERT_FALSE(opened) << offset;
+    EXPECT_EQ(opened.error().code(), ErrorCode::kDataLoss) << offset;
+    FlipByte(path, offset);
   }
-  stdfs::resize_file(path, 75);
-  EXPECT_EQ(Open().error().code(), ErrorCode::kDataLoss);
+  ASSERT_TRUE(Open());
 }
 
 TEST_F(LocalCatalogTest, ASecondProcessIsUnavailable) {

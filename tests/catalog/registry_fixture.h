@@ -33,11 +33,15 @@ class RegistryFixture : public testing::Test {
       EXPECT_TRUE(catalog_->Close());
     }
     catalog_.reset();
-    auto opened = LocalCatalog::Open(HostFileSystem(), master_,
+    EXPECT_TRUE(HostFileSystem().MakeDir(dir_.path() + "/keys"));
+    auto keys = KeyStore::Open(HostFileSystem(), dir_.path() + "/keys", master_);
+    EXPECT_TRUE(keys) << keys.error().ToString();
+    key_store_ = *std::move(keys);
+    auto opened = LocalCatalog::Open(HostFileSystem(), *key_store_,
                                      {.dir = dir_.path() + "/catalog", .create = true});
     EXPECT_TRUE(opened) << opened.error().ToString();
     catalog_ = *std::move(opened);
-    auto registry = Registry::Open(*catalog_, clock_, master_,
+    auto registry = Registry::Open(*catalog_, clock_, *key_store_,
                                    {.is_mounted = [this](const catalog::Environment& env) {
                                      return mounted_.contains(env.id());
                                    }});
@@ -105,6 +109,7 @@ class RegistryFixture : public testing::Test {
   Key256 master_ = RandomKey();
   FakeClock clock_;
   std::set<std::string> mounted_;
+  std::unique_ptr<KeyStore> key_store_;
   std::unique_ptr<Catalog> catalog_;
   std::unique_ptr<Registry> registry_;
   std::string org_;

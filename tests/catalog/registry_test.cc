@@ -44,19 +44,56 @@ TEST_F(RegistryTest, OrganizationsShareNoKey) {
   EXPECT_NE((*loaded)[0].address_key, (*loaded)[0].wrapping_keys.at(1));
 }
 
-TEST_F(RegistryTest, AnotherMasterKeyOpensNoOrganization) {
-  const auto other = Registry::Open(*catalog_, clock_, RandomKey());
-  ASSERT_TRUE(other);
-  EXPECT_EQ((*other)->LoadOrganizations().error().code(), ErrorCode::kPermissionDenied);
+TEST_F(RegistryTest, AnOrganizationWhoseKeyFileIsLostOrDamagedIsLeftOutAndTheOtherGoesOn) {
+  const Id128 realm = Id128::FromView(registry_->GetOrganization(org_)->realm());
+  const std::string path = dir_.path() + "/keys/" + realm.ToHex() + ".key";
+  std::filesystem::resize_file(path, 4000);
+  EXPECT_EQ(key_store_->ReadRealm(realm).error().code(), ErrorCode::kDataLoss);
+  auto loaded = registry_->LoadOrganizations();
+  ASSERT_EQ(loaded->size(), 1u);
+  EXPECT_EQ((*loaded)[0].org, other_);
+  std::filesystem::remove(path);
+  loaded = registry_->LoadOrganizations();
+  ASSERT_EQ(loaded->size(), 1u);
+  EXPECT_TRUE(registry_->UnfinishedDeletions()->empty()) << "a lost key file deletes nobody";
+}
+
+TEST_F(RegistryTest, ARotatedKeyIsANewVersionAndTheAddressKeyStays) {
+  const OrganizationKeys before = *registry_->CreateOrganization("three");
+  const auto after = registry_->RotateOrganizationKey(before.org);
+  ASSERT_TRUE(after) << after.error().ToString();
+  EXPECT_EQ(after->org, before.org);
+  EXPECT_EQ(after->address_key, before.address_key);
+  EXPECT_EQ(after->current_key_id, 2u);
+  EXPECT_EQ(after->wrapping_keys.at(1), before.wrapping_keys.at(1));
+  EXPECT_NE(after->wrapping_keys.at(2), before.wrapping_keys.at(1));
+  EXPECT_EQ(registry_->RotateOrganizationKey("org_nonsense").error().code(), ErrorCode::kNotFound);
+}
+
+TEST_F(RegistryTest, ADeletionThatStoppedAfterTheKeyWasDestroyedIsTakenUp) {
+  const Id128 realm = Id128::FromView(registry_->GetOrganization(org_)->realm());
+  EXPECT_TRUE(registry_->UnfinishedDeletions()->empty());
+  ASSERT_TRUE(key_store_->DestroyRealm(realm));  // and then the power went
+  Reopen();
+  EXPECT_TRUE(registry_->GetOrganization(org_));
+  EXPECT_EQ(registry_->LoadOrganizations()->size(), 1u);
+  const auto unfinished = registry_->UnfinishedDeletions();
+  ASSERT_EQ(unfinished->size(), 1u);
+  EXPECT_EQ((*unfinished)[0].id(), org_);
+  ASSERT_TRUE(registry_->DeleteOrganization(org_));
+  EXPECT_FALSE(registry_->GetOrganization(org_));
+  EXPECT_EQ(registry_->UnfinishedDeletions()->size(), 1u) << "until its key file is gone";
+  ASSERT_TRUE(key_store_->RemoveDestroyed(realm));
+  EXPECT_TRUE(registry_->UnfinishedDeletions()->empty());
 }
 
 TEST_F(RegistryTest, ADeletedOrganizationLosesItsKeysAtOnceAndAnswersTheSameAgain) {
   const auto key = registry_->CreateApiKey(org_, "k", 0);
   const auto deleted = registry_->DeleteOrganization(org_);
   ASSERT_TRUE(deleted);
-  EXPECT_EQ(deleted->wrapping_keys_size(), 0);
-  EXPECT_TRUE(deleted->wrapped_address_key().empty());
-  EXPECT_EQ(deleted->realm().size(), 16u);  // the collector finds its packs by it
+  ASSERT_EQ(deleted->realm().size(), 16u);  // the collector finds its packs by it
+  EXPECT_EQ(key_store_->ReadRealm(Id128::FromView(deleted->realm())).error().code(),
+            ErrorCode::kFailedPrecondition);
   Advance(5);
   EXPECT_EQ(registry_->DeleteOrganization(org_)->SerializeAsString(), deleted->SerializeAsString());
   EXPECT_EQ(registry_->LoadOrganizations()->size(), 1u);
@@ -389,7 +426,7 @@ TEST_F(RegistryTest, ALostSecretsRecordIsDataLossNotANewSecret) {
     txn.Delete(keys::kSecrets);
     return Status();
   }));
-  EXPECT_EQ(Registry::Open(*catalog_, clock_, master_).error().code(), ErrorCode::kDataLoss);
+  EXPECT_EQ(Registry::Open(*catalog_, clock_, *key_store_).error().code(), ErrorCode::kDataLoss);
 }
 
 TEST(Refusal, BecomesAnErrorThatSaysItsCodeAndBlockers) {

@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
 # Nothing that a guest wrote is in any file of the data directory in plain text: contents, names, xattrs, link targets, memory, device
-# state, Artifact paths; while unsealed, after kill -9, after sealing. And nothing of it is in the log.   canary_test.sh BUILD_DIR
+# state, Artifact paths; while unsealed, after kill -9, after sealing. And nothing of it is in the log. Then the organization is deleted, under
+# load and with kill -9 at any moment: its wrapped keys are in no file and in no block of the device.   canary_test.sh BUILD_DIR [SEED]
 # shellcheck source=tests/e2e/daemon.sh
 source "$(dirname "$(readlink -f "$0")")/daemon.sh"
+seed=${2:-$RANDOM}
+echo "seed $seed"
+RANDOM=$seed
 
 canaries=()
 canary() { # a fresh one of 32 bytes, in $c
@@ -10,16 +14,14 @@ canary() { # a fresh one of 32 bytes, in $c
   canaries+=("$c")
 }
 search() {
-  local c
+  printf '%s\n' "${canaries[@]}" >"$work/canaries"
   sync -f "$data"
-  for c in "${canaries[@]}"; do
-    if grep -rqaF "$c" "$data"; then fail "$1: canary found in $(grep -rlaF "$c" "$data" | head -3)"; fi
-    if grep -qaF "$c" "$work/log"; then fail "$1: canary found in the log"; fi
-  done
+  if grep -rsqaFf "$work/canaries" "$data"; then fail "$1: canary found in $(grep -rslaFf "$work/canaries" "$data" | head -3)"; fi
+  if grep -qaFf "$work/canaries" "$work/log"; then fail "$1: canary found in the log"; fi
 }
 
 serve
-cairn org create canary >/dev/null
+canary && cairn org create "$c" >/dev/null
 session=$(cairn session create | jq -er .id)
 env=$(cairn session show "$session" | jq -er .env)
 cairn mount "$env" "$mnt" >/dev/null
@@ -35,7 +37,7 @@ sync "$w/small" "$w/large" "$w/outputs/content" "$w" "$w/outputs/dir"
 search "unsealed"
 # The same search does find one in the middle of a file of the deepest folder there is.
 folder=$(find "$data/volumes" -mindepth 1 -type d | head -1)
-{ head -c 100000 /dev/urandom && printf '%s' "${canaries[0]}" && head -c 100000 /dev/urandom; } >"$folder/planted"
+{ head -c 100000 /dev/urandom && printf '%s' "${canaries[1]}" && head -c 100000 /dev/urandom; } >"$folder/planted"
 if (search "planted") >"$work/search" 2>&1; then fail "the search finds nothing at all"; fi
 grep -q "planted: canary found in $folder/planted" "$work/search" || fail "not what was planted: $(cat "$work/search")"
 rm "$folder/planted"
@@ -43,7 +45,7 @@ kill_daemon
 search "after kill -9"
 serve
 cairn mount "$env" "$mnt" >/dev/null
-expect "$(getfattr --only-values -n user.canary "$w/small" 2>/dev/null)" "${canaries[3]}" "xattr after kill -9"
+expect "$(getfattr --only-values -n user.canary "$w/small" 2>/dev/null)" "${canaries[4]}" "xattr after kill -9"
 turn=$(cairn turn start "$session" | jq -er .id)
 expect "$(cairn turn complete "$turn" | jq -er .artifact_count)" 2 "published files"
 canary && { head -c 1000000 /dev/zero && printf '%s' "$c" && head -c 4000000 /dev/zero; } >"$work/memory"
@@ -53,3 +55,101 @@ search "published and paused"
 stop_cleanly
 search "sealed and stopped"
 echo "ok: ${#canaries[@]} canaries, none found in $(find "$data" -type f | wc -l) files"
+
+# ---- deletion: on a device of its own, so that it can be searched block by block ----
+truncate -s 400M "$work/image"
+mkfs.ext4 -q -m 0 "$work/image"
+mkdir "$work/disk"
+mount -o loop "$work/image" "$work/disk"
+data=$work/disk/data
+: >"$work/log"
+# wrapped FILE: the wrapped keys that a key file holds (docs/formats/keys.md), in hex.
+wrapped() {
+  python3 - "$1" <<'PY'
+import struct, sys
+data = open(sys.argv[1], 'rb').read()
+for slot in (data[:8192], data[8192:]):
+    if slot[:8] == b'CAIRNKY\n' and struct.unpack_from('<H', slot, 10)[0] == 1:
+        print(slot[56:116].hex())
+        for i in range(struct.unpack_from('<I', slot, 12)[0]):
+            print(slot[120 + 64 * i:180 + 64 * i].hex())
+PY
+}
+# on_device LIST: how many of the keys listed in hex have a quarter somewhere in the image.
+on_device() {
+  python3 - "$work/image" "$1" <<'PY'
+import mmap, sys
+with open(sys.argv[1], 'rb') as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as image:
+    keys = [bytes.fromhex(line) for line in open(sys.argv[2])]
+    print(sum(any(image.find(key[i:i + 15]) >= 0 for i in range(0, 60, 15)) for key in keys))
+PY
+}
+settle() { # everything to the device
+  sync -f "$work/disk"
+  echo 3 >/proc/sys/vm/drop_caches 2>/dev/null || true
+}
+writer() { # until the mount goes
+  local i
+  for i in $(seq 1 100000); do
+    { head -c 30000 /dev/urandom >"$mnt/workspace/$((i % 100))"; } 2>/dev/null || return 0
+    sync "$mnt/workspace/$((i % 100))" 2>/dev/null || return 0
+  done
+}
+serve
+kept=$(cairn org create kept | jq -er .id)
+kept_env=$(cairn --org "$kept" env create | jq -er .id)
+mkdir "$work/kept"
+cairn --org "$kept" mount "$kept_env" "$work/kept" >/dev/null
+echo stays >"$work/kept/workspace/file" && sync "$work/kept/workspace/file"
+for round in 1 2 3 4; do
+  canary
+  org=$(cairn org create "doomed $c" | jq -er .id)
+  key_file=$(find "$data/keys" -name '*.key' -newer "$work/log" -printf '%C@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
+  wrapped "$key_file" >"$work/wrapped"
+  cairn org rotate-key "$org" >/dev/null
+  wrapped "$key_file" >>"$work/wrapped"
+  expect "$(wc -l <"$work/wrapped")" 5 "wrapped keys"
+  realm=$(basename "$key_file" .key)
+  env=$(cairn --org "$org" env create | jq -er .id)
+  cairn --org "$org" mount "$env" "$mnt" >/dev/null
+  canary && echo "$c" >"$mnt/workspace/x" && sync "$mnt/workspace/x"
+  canary && echo "$c" >"$mnt/workspace/$c" && sync "$mnt/workspace/$c"
+  cairn --org "$org" snapshot create "$env" >/dev/null
+  volume=$(find "$data/volumes" -mindepth 1 -maxdepth 1 -newer "$key_file" -printf '%C@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
+  settle
+  [ "$(on_device "$work/wrapped")" -ge 3 ] || fail "the search finds no key that is there"
+  writer &
+  writing=$!
+  sleep 0.3
+  search "round $round, under load"
+  if [ "$round" -eq 1 ]; then
+    cairn org delete "$org" --confirm "$org" >"$work/out" 2>&1 && fail "an organization with a mount is deleted unasked"
+    cairn org delete "$org" --confirm "$org" --force >/dev/null
+  else
+    cairn org delete "$org" --confirm "$org" --force >/dev/null 2>&1 &
+    sleep "0.0$((RANDOM % 10))"
+    kill_daemon
+    umount -l "$work/kept" 2>/dev/null || true
+    wait || true
+    search "round $round, killed while it is deleted"
+    serve
+    if cairn org show "$org" >/dev/null 2>&1; then # not begun when the kill came
+      cairn org delete "$org" --confirm "$org" >/dev/null
+    fi
+    cairn --org "$kept" mount "$kept_env" "$work/kept" >/dev/null
+  fi
+  wait "$writing" 2>/dev/null || true
+  umount -l "$mnt" 2>/dev/null || true
+  cairn org show "$org" >/dev/null 2>&1 && fail "round $round: the organization is there"
+  for gone in "$key_file" "$volume" "$data/packs/$realm"; do [ ! -e "$gone" ] || fail "round $round: $gone is left"; done
+  expect "$(cat "$work/kept/workspace/file")" stays "the other organization's file"
+  search "round $round, deleted"
+  settle
+  expect "$(on_device "$work/wrapped")" 0 "round $round: wrapped keys on the device"
+done
+cairn check >/dev/null || fail "check is not clean"
+umount "$work/kept"
+stop_cleanly
+settle
+expect "$(on_device "$work/wrapped")" 0 "wrapped keys on the device after a stop"
+echo "ok: no wrapped key of a deleted organization in $(stat -c %s "$work/image") bytes of device"

@@ -15,6 +15,7 @@
 #include "gc/check.h"
 #include "store/base/random.h"
 #include "store/node_cache.h"
+#include "tests/support/mem_block_store.h"
 #include "tests/support/mem_catalog.h"
 #include "tests/support/store_world.h"
 #include "volume/extent_value.h"
@@ -170,6 +171,43 @@ class CollectorTest : public testing::Test {
   NodeCache nodes_{1 << 20};
   MemCatalog catalog_;
 };
+
+TEST_F(CollectorTest, BlocksOfTheBaseRealmAreKeptWhoeverRefersToThem) {
+  const BlockRef base_root = world_.Put(BaseRealm(), FsRoot().Encode(), BlockKind::kFsRoot);
+  const BlockRef unused = world_.Put(BaseRealm(), "a template that nobody uses yet");
+  const Tree gone = MakeTree(3, 5);
+  catalog::Volume volume;  // an Environment that starts from the template
+  volume.set_id(std::string(16, 'v'));
+  volume.set_org(kOrg);
+  volume.set_root(base_root.Encode());
+  Put(keys::Volume(volume.id()), volume);
+  for (int round = 0; round < 2; ++round) {
+    const auto report = Collect({.now = true});
+    ASSERT_TRUE(report) << report.error().ToString();
+    if (round == 0) {
+      EXPECT_GT(report->garbage_blocks, 0u) << "the organization's own goes";
+    }
+    EXPECT_TRUE(world_.store->Verify(world_.realm_a, base_root));
+    EXPECT_TRUE(world_.store->Verify(world_.realm_b, unused));
+    Delete(keys::Volume(volume.id()));
+  }
+  EXPECT_FALSE(*world_.store->Contains(world_.realm_a, gone.root));
+  EXPECT_TRUE(Check().damages.empty()) << Describe(Check());
+}
+
+TEST_F(CollectorTest, AnOrganizationWithoutItsKeysIsReportedAndStopsEveryCollection) {
+  const Tree tree = MakeTree(4, 5);
+  AddEnvironment(1, tree);
+  world_.keys.Remove(world_.realm_a);
+  world_.store->ForgetRealm(world_.realm_a);
+  const CheckReport report = Check();
+  ASSERT_FALSE(report.damages.empty());
+  EXPECT_EQ(report.damages[0].structure, "keys");
+  EXPECT_EQ(report.damages[0].owners.at(0), "organization " + kOrg);
+  EXPECT_FALSE(Collect({.now = true}));
+  world_.keys.Add(world_.realm_a, TestRealmKeys(1));
+  ExpectWhole(tree);
+}
 
 TEST_F(CollectorTest, FreesWhatNoRootReachesAndNothingElse) {
   const Tree kept = MakeTree(1, 40);

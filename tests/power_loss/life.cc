@@ -18,11 +18,11 @@ Result<std::unique_ptr<Life>> Life::Begin(FileSystem& fs, const std::string& dir
   // What a recorded disk is played back to is a copy.
   life->directory =
       CAIRN_TRY(DataDirectory::Open({.fs = fs, .dir = dir, .create = true, .adopt = true}));
-  life->catalog = CAIRN_TRY(
-      LocalCatalog::Open(fs, life->directory->master_key(),
-                         {.dir = life->directory->CatalogDir(), .create = true, .env = env}));
-  life->registry =
-      CAIRN_TRY(Registry::Open(*life->catalog, clock, life->directory->master_key(), {}));
+  life->key_store =
+      CAIRN_TRY(KeyStore::Open(fs, life->directory->KeysDir(), life->directory->master_key()));
+  life->catalog = CAIRN_TRY(LocalCatalog::Open(
+      fs, *life->key_store, {.dir = life->directory->CatalogDir(), .create = true, .env = env}));
+  life->registry = CAIRN_TRY(Registry::Open(*life->catalog, clock, *life->key_store, {}));
   CAIRN_TRY(life->registry->ReleaseInitializations());
   for (const OrganizationKeys& org : CAIRN_TRY(life->registry->LoadOrganizations())) {
     life->keys.Add(org.realm, {.address_key = org.address_key,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "artifacts/publisher.h"
+#include "catalog/key_store.h"
 #include "catalog/local_catalog.h"
 #include "catalog/registry.h"
 #include "gc/check.h"
@@ -42,6 +43,7 @@ class Life {
 
   FileSystem& fs;
   std::unique_ptr<DataDirectory> directory;
+  std::unique_ptr<KeyStore> key_store;
   std::unique_ptr<LocalCatalog> catalog;
   std::unique_ptr<Registry> registry;
   KeyRing keys;

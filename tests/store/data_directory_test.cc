@@ -146,6 +146,7 @@ TEST(DataDirectory, EveryFlippedBitOfTheFormatIsFound) {
   const std::string good = EncodeFormat({.store = BaseRealm(),
                                          .open_epoch = 17,
                                          .master_key_check = "0123456789abcdef",
+                                         .next_master_key_check = "fedcba9876543210",
                                          .instance = BaseRealm(),
                                          .home = "- 1.000000002"});
   ASSERT_TRUE(DecodeFormat(good).has_value());
@@ -307,6 +308,37 @@ TEST(DataDirectory, AnotherMachineIsRefusedAndAnUnknownOneIsNot) {
     EXPECT_NE((*adopted)->instance(), instance);
   }
   EXPECT_TRUE(open("").has_value()) << "an image without a machine id";
+}
+
+TEST(DataDirectory, TwoMasterKeysOpenItWhileTheFormatNamesBoth) {
+  TempDir temp;
+  const auto key_file = [&](char digit) {
+    const std::string path = temp / std::string("key_") + digit;
+    WriteHostFile(path, std::string(64, digit) + "\n");
+    EXPECT_EQ(chmod(path.c_str(), 0600), 0);
+    return path;
+  };
+  Key256 next;
+  next.fill(0xbb);
+  {
+    const auto opened = OpenDir(temp / "d", key_file('a'));
+    ASSERT_TRUE(opened.has_value());
+    EXPECT_FALSE((*opened)->has_next_master_key());
+    ASSERT_TRUE((*opened)->SetNextMasterKey(next));
+  }
+  for (const char digit : {'a', 'b'}) {
+    const auto opened = OpenDir(temp / "d", key_file(digit));
+    ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
+    EXPECT_TRUE((*opened)->has_next_master_key());
+    EXPECT_EQ((*opened)->IsNextMasterKey((*opened)->master_key()), digit == 'b');
+  }
+  EXPECT_FALSE(OpenDir(temp / "d", key_file('c')).has_value());
+  {
+    const auto opened = OpenDir(temp / "d", key_file('a'));
+    ASSERT_TRUE((*opened)->SetMasterKey(next));
+  }
+  EXPECT_FALSE(OpenDir(temp / "d", key_file('a')).has_value());
+  EXPECT_TRUE(OpenDir(temp / "d", key_file('b')).has_value());
 }
 
 TEST(DataDirectory, AbsentOneIsNotCreatedUnlessAsked) {

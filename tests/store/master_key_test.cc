@@ -134,15 +134,17 @@ TEST(MasterKey, ACommandThatHangsIsEndedWithAllItStarted) {
   EXPECT_TRUE(gone);
 }
 
-TEST(MasterKey, WhatIsWrittenReadsBackAndIsPrivate) {
+TEST(MasterKey, ADestroyedFileIsOverwrittenBeforeItIsUnlinked) {
   TempDir temp;
   Key256 key;
   key.fill(7);
   ASSERT_TRUE(WriteMasterKeyFile(HostFileSystem(), temp / "key", key));
   EXPECT_EQ(*ReadMasterKey({.file = temp / "key", .command = {}}), key);
-  struct stat st{};
-  ASSERT_EQ(stat((temp / "key").c_str(), &st), 0);
-  EXPECT_EQ(st.st_mode & 07777, 0600u);
+  std::filesystem::create_hard_link(temp / "key", temp / "bytes");
+  ASSERT_TRUE(DestroyMasterKeyFile(HostFileSystem(), temp / "key"));
+  ASSERT_TRUE(DestroyMasterKeyFile(HostFileSystem(), temp / "key"));
+  EXPECT_FALSE(std::filesystem::exists(temp / "key"));
+  EXPECT_EQ(ReadHostFile(temp / "bytes"), std::string(65, '\0'));
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ class ReadWorld {
     Open();
   }
   BlockRef Put(std::string plain, const Id128* other = nullptr) {
-    auto session = *store->BeginWrite(other == nullptr ? realm : *other);
+    const Id128& into = other == nullptr ? realm : *other;
+    auto session = *(into == BaseRealm() ? store->BeginBaseWrite() : store->BeginWrite(into));
     const auto ref = session->Put(BlockKind::kData, plain, Compression::kFast);
     EXPECT_TRUE(ref.has_value());
     plains[ref->address] = std::move(plain);

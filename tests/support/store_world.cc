@@ -48,7 +48,7 @@ void StoreWorld::Close() {
 }
 
 BlockRef StoreWorld::Put(const Id128& realm, std::string_view plain, BlockKind kind) {
-  auto session = store->BeginWrite(realm);
+  auto session = realm == BaseRealm() ? store->BeginBaseWrite() : store->BeginWrite(realm);
   EXPECT_TRUE(session.has_value());
   const auto ref = (*session)->Put(kind, plain, Compression::kFast);
   EXPECT_TRUE(ref.has_value()) << ref.error().ToString();
