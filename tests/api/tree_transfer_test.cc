@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -218,6 +219,89 @@ TEST_F(TreeTransferTest, DamagedNamesDoNotLeadOutOfTheTarget) {
   ASSERT_FALSE(exported);
   EXPECT_EQ(exported.error().code(), ErrorCode::kDataLoss);
   EXPECT_FALSE(std::ifstream(dir_.path() + "/escaped").is_open());
+}
+
+// More files than a batch, of all sizes around it, in directories that are closed and old before
+// their last file is written.
+TEST_F(TreeTransferTest, ManyFilesAreWrittenByTheBatchAndTheirDirectoriesLast) {
+  if (::geteuid() != 0) GTEST_SKIP() << "owners need root";
+  const auto file_of = [](int d, int f) {
+    std::string data(static_cast<size_t>(d * 997 + f * 131) % 9000,
+                     static_cast<char>('a' + f % 26));
+    if (f == 7) data.assign(static_cast<size_t>(d) * 100'000, 'x');
+    if (f == 8) data.clear();
+    return data;
+  };
+  for (int d = 0; d < 30; ++d) {
+    const std::string dir = source_ + "/d" + std::to_string(d);
+    ASSERT_EQ(::mkdir(dir.c_str(), 0755), 0);
+    for (int f = 0; f < 40; ++f) {
+      const std::string path = dir + "/f" + std::to_string(f);
+      WriteHost(path, file_of(d, f));
+      ASSERT_EQ(::chown(path.c_str(), 1000u + f % 3u, 2000u + f % 5u), 0);
+      ASSERT_EQ(::chmod(path.c_str(), f % 4 == 0 ? 06511 : 0444u + f % 4u * 0100u), 0);
+    }
+    // Ends in a hole.
+    ASSERT_EQ(::truncate((dir + "/f9").c_str(), 300'000), 0);
+    ASSERT_EQ(::chmod(dir.c_str(), 0511), 0);
+    const timespec times[2] = {{1000 + d, 7}, {2000 + d, 9}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, dir.c_str(), times, 0), 0);
+  }
+  ASSERT_TRUE(Import());
+  // What the target gives to its files must not stay: a group, a mask.
+  ASSERT_EQ(::mkdir(target_.c_str(), 0755), 0);
+  ASSERT_EQ(::chown(target_.c_str(), 0, 5), 0);
+  ASSERT_EQ(::chmod(target_.c_str(), 02777), 0);
+  const mode_t mask = ::umask(0027);
+  const auto exported = Export();
+  ::umask(mask);
+  ASSERT_TRUE(exported) << exported.error().ToString();
+  EXPECT_EQ(exported->files, 1200u);
+  EXPECT_EQ(exported->directories, 30u);
+  EXPECT_EQ(Stat(target_).st_mode, Stat(source_).st_mode);
+  EXPECT_EQ(Stat(target_).st_gid, Stat(source_).st_gid);
+  for (int d = 0; d < 30; ++d) {
+    const std::string dir = "/d" + std::to_string(d);
+    EXPECT_EQ(Stat(target_ + dir).st_mode, S_IFDIR | 0511u);
+    EXPECT_EQ(Stat(target_ + dir).st_mtim.tv_sec, 2000 + d);
+    EXPECT_EQ(Stat(target_ + dir).st_mtim.tv_nsec, 9);
+    EXPECT_EQ(Stat(target_ + dir).st_gid, Stat(source_ + dir).st_gid);
+    for (int f = 0; f < 40; ++f) {
+      const std::string name = dir + "/f" + std::to_string(f);
+      const struct stat want = Stat(source_ + name), got = Stat(target_ + name);
+      EXPECT_EQ(got.st_mode, want.st_mode) << name;
+      EXPECT_EQ(got.st_uid, want.st_uid) << name;
+      EXPECT_EQ(got.st_gid, want.st_gid) << name;
+      EXPECT_EQ(got.st_size, want.st_size) << name;
+      EXPECT_EQ(got.st_mtim.tv_sec, want.st_mtim.tv_sec) << name;
+      EXPECT_EQ(got.st_mtim.tv_nsec, want.st_mtim.tv_nsec) << name;
+      EXPECT_TRUE(ReadHost(target_ + name) == ReadHost(source_ + name)) << name;
+    }
+  }
+}
+
+TEST_F(TreeTransferTest, AFullDiskEndsTheExportAtAPath) {
+  if (::geteuid() != 0) GTEST_SKIP() << "a small file system needs root";
+  for (int f = 0; f < 300; ++f) {
+    WriteHost(source_ + "/f" + std::to_string(f),
+              std::string(5000, static_cast<char>('a' + f % 26)));
+  }
+  ASSERT_TRUE(Import());
+  const std::string mount = dir_.path() + "/small";
+  ASSERT_EQ(::mkdir(mount.c_str(), 0700), 0);
+  if (::mount("none", mount.c_str(), "tmpfs", 0, "size=512k") != 0) {
+    GTEST_SKIP() << "no mounts here";
+  }
+  target_ = mount + "/out";
+  const auto exported = Export();
+  struct stat top{};
+  EXPECT_EQ(::lstat(target_.c_str(), &top), 0);
+  ::umount2(mount.c_str(), MNT_DETACH);
+  ASSERT_FALSE(exported);
+  EXPECT_EQ(exported.error().code(), ErrorCode::kExhausted);
+  EXPECT_NE(exported.error().message().find("cannot write " + target_ + "/f"), std::string::npos)
+      << exported.error().message();
+  EXPECT_EQ(top.st_mode, S_IFDIR | 0700u);  // half of a tree is nobody else's
 }
 
 TEST_F(TreeTransferTest, WrongPathsAreTypedErrors) {

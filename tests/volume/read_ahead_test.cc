@@ -19,6 +19,7 @@
 #include "tests/support/mem_block_store.h"
 #include "tests/support/temp_dir.h"
 #include "volume/extent_value.h"
+#include "volume/file_read.h"
 #include "volume/fs_view.h"
 
 namespace cairn {
@@ -110,6 +111,15 @@ TEST(ReadAhead, ASeekBeginsAnew) {
   range = ahead.Note(7, 500 * kMiB + 8192, 4096, kFile);
   EXPECT_EQ(range.begin, 500 * kMiB + 12288);
   EXPECT_EQ(range.end - range.begin, ReadAhead::kFirstWindowBytes);
+}
+
+TEST(ReadAhead, AFileThatWasCutOffMeanwhileIsNotFetchedPastItsEnd) {
+  ReadAhead ahead;
+  for (uint64_t at = 0; at < 4; ++at) ahead.Note(7, at * 65536, 65536, kFile);
+  for (uint64_t at = 4; at < 8; ++at) {
+    const auto range = ahead.Note(7, at * 65536, 65536, 8 * 65536);
+    EXPECT_EQ(range.begin, range.end);
+  }
 }
 
 TEST(ReadAhead, FilesAreSeparate) {
@@ -227,6 +237,31 @@ TEST_F(ReadAheadOfAView, ALargeReadIsFewReads) {
   const uint64_t before = fs_.reads();
   Read(100, 40 * kBlock);
   EXPECT_LE(fs_.reads() - before, 15u);  // 41 blocks, 256 KiB a read
+}
+
+TEST_F(ReadAheadOfAView, PartsReadTogetherAreFewReadsAndLeaveNothingInTheCache) {
+  std::vector<FileRead> parts;
+  for (uint64_t i = 0; i < 40; ++i) {
+    parts.push_back({.ino = kIno,
+                     .file_bytes = contents_.size(),
+                     .offset = i * kBlock + 100,
+                     .length_bytes = 1000 + i,
+                     .data = {}});
+  }
+  std::string out(40 * 1000 + 39 * 40 / 2, '\0');
+  const uint64_t before = fs_.reads();
+  ASSERT_TRUE(ReadTogether(*view_, parts, out).has_value());
+  EXPECT_LE(fs_.reads() - before, 15u);
+  EXPECT_EQ(store_->Stats().cache_bytes, cached_before_);
+  size_t at = 0;
+  for (const FileRead& part : parts) {
+    EXPECT_TRUE(std::string_view(out).substr(at, part.length_bytes) ==
+                std::string_view(contents_).substr(part.offset, part.length_bytes));
+    ASSERT_EQ(part.data.size(), 1u);
+    EXPECT_EQ(part.data[0].begin, part.offset);
+    EXPECT_EQ(part.data[0].end, part.offset + part.length_bytes);
+    at += part.length_bytes;
+  }
 }
 
 TEST_F(ReadAheadOfAView, AFailedBlockFailsTheReadsThatNeedIt) {
