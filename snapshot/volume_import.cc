@@ -46,7 +46,7 @@ Result<std::shared_ptr<const TreeReader>> VolumeManager::State::PublishSlice(
   seal.next_ino = state.next_ino;
   if (!record->root().empty()) seal.parent = CAIRN_TRY(BlockRef::Decode(record->root()));
   seal.epoch = options.epoch;
-  seal.compression = Compression::kFast;
+  seal.compression = Compression::kBackground;
   seal.now = clock.Now();
   const SealResult sealed = CAIRN_TRY(SealLayer(store, nodes, session, slice, seal));
   ReaderLock committing(journals);

@@ -22,7 +22,7 @@ struct StagedHeadOptions {
   uint64_t generation = 1;            // of the first slice
   std::shared_ptr<const Layer> base;  // a sealed tree
   HeadState state;                    // of `base`
-  Compression compression = Compression::kFast;
+  Compression compression = Compression::kBackground;
   uint64_t batch_bytes = 8 << 20;  // data that is put together; two batches are in memory
   // A slice ends at the first of these: records and their bytes in memory, and data.
   uint64_t slice_records = 100'000;
