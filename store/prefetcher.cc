@@ -7,17 +7,20 @@
 
 namespace cairn {
 
-void Prefetcher::Add(const Id128& realm, std::span<const BlockRef> refs) {
+size_t Prefetcher::Add(const Id128& realm, std::span<const BlockRef> refs) {
   MutexLock lock(mutex_);
-  if (stopped_) return;
+  if (stopped_) return 0;
+  size_t queued = 0;
   for (const BlockRef& ref : refs) {
     if (bytes_ + ref.raw_length_bytes > max_bytes_) break;
     bytes_ += ref.raw_length_bytes;
     queue_.push_back({.realm = realm, .ref = ref});
+    ++queued;
   }
-  if (queue_.empty()) return;
+  if (queue_.empty()) return 0;
   while (threads_.size() < kThreads) threads_.emplace_back([this] { Work(); });
   wake_.NotifyOne();
+  return queued;
 }
 
 void Prefetcher::Work() {

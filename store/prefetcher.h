@@ -29,11 +29,11 @@ class Prefetcher {
   Prefetcher(const Prefetcher&) = delete;
   Prefetcher& operator=(const Prefetcher&) = delete;
 
-  // Queues what there is room for and drops the rest; starts the threads the first time.
-  void Add(const Id128& realm, std::span<const BlockRef> refs);
+  // Queues what there is room for and drops the rest; starts the threads the first time. Returns
+  // how many it queued: none once it was stopped.
+  size_t Add(const Id128& realm, std::span<const BlockRef> refs);
 
-  // Drops what waits, lets the calls of Fetch that run end and joins the threads. Add does nothing
-  // from then on.
+  // Drops what waits, lets the calls of Fetch that run end and joins the threads.
   void Stop();
 
  private:

@@ -2,6 +2,8 @@
 // stops with the store.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -80,8 +82,13 @@ TEST(Prefetch, CloseWaitsForTheReadUnderWayAndDropsTheRest) {
   fs.CloseGate();
   w.store->Prefetch(w.realm, refs);
   fs.WaitForReader();
-  std::thread closer([&] { EXPECT_TRUE(w.store->Close().has_value()); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::atomic<bool> closed = false;
+  std::thread closer([&] {
+    EXPECT_TRUE(w.store->Close().has_value());
+    closed = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  EXPECT_FALSE(closed);
   fs.OpenGate();
   closer.join();
   // Two threads had a batch each at most.
@@ -139,7 +146,34 @@ TEST(Prefetcher, StopBeforeTheFirstAddAndTwiceIsFine) {
   prefetcher.Stop();
   prefetcher.Stop();
   const BlockRef ref{.raw_length_bytes = 10, .address = {}};
-  prefetcher.Add(Id128::Random(), {&ref, 1});
+  EXPECT_EQ(prefetcher.Add(Id128::Random(), {&ref, 1}), 0u);
+}
+
+TEST(Prefetcher, QueuesWhatThereIsRoomFor) {
+  Prefetcher prefetcher(25, [](const Id128&, std::span<const BlockRef>) {});
+  const std::vector<BlockRef> refs(4, BlockRef{.raw_length_bytes = 10, .address = {}});
+  EXPECT_EQ(prefetcher.Add(Id128::Random(), refs), 2u);
+}
+
+// A place in the quarantine is read alone, where its address is computed, not with its neighbours.
+TEST(Prefetch, APlaceInTheQuarantineIsNotReadWithTheOthers) {
+  GatedFileSystem fs;
+  ReadWorld w(fs);
+  const std::vector<BlockRef> refs = w.PutRow(3, kBlock);
+  w.Reopen();
+  const auto blocks = *w.store->ListBlocks(w.store->ListPacks(w.realm)[0].pack);
+  w.ExpectGood(refs, w.GetMany(refs, false));  // opens the pack's reader
+  uint64_t before = fs.reads();
+  w.ExpectGood(refs, w.GetMany(refs, false));
+  EXPECT_EQ(fs.reads() - before, 1u);
+  const auto first = std::ranges::find_if(
+      blocks, [&](const auto& block) { return block.entry.address == refs[0].address; });
+  FlipBit(w.PackPath(), first->entry.offset + 1000);
+  EXPECT_EQ(w.store->Get(w.realm, refs[0]).error().code(), ErrorCode::kDataLoss);
+  FlipBit(w.PackPath(), first->entry.offset + 1000);
+  before = fs.reads();
+  w.ExpectGood(refs, w.GetMany(refs, false));
+  EXPECT_EQ(fs.reads() - before, 2u);
 }
 
 }  // namespace
