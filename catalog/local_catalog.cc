@@ -41,6 +41,7 @@
 #include "store/base/log.h"
 #include "store/base/mutex.h"
 #include "store/base/rocksdb_log.h"
+#include "store/base/rocksdb_room.h"
 
 namespace cairn {
 namespace {
@@ -117,6 +118,7 @@ rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
   db.create_if_missing = options.create;
   db.paranoid_checks = true;
   db.wal_recovery_mode = rocksdb::WALRecoveryMode::kAbsoluteConsistency;  // CutTornLog ran before
+  db.track_and_verify_wals_in_manifest = true;  // the mark tells of the last log, this of the others
   db.max_write_buffer_number = 2;
   db.write_buffer_size = options.write_buffer_bytes;
   db.max_total_wal_size = 4 * options.write_buffer_bytes;
@@ -397,6 +399,7 @@ class LocalCatalogImpl : public LocalCatalog {
     CAIRN_TRY(CutTornLog(fs_, DbPath(), [&]() -> Status {
       return committed ? HasCommitted(options, committed->sequence) : Status();
     }));
+    MakeRoomToOpen(*options.env, DbPath(), options_.make_room);
     rocksdb::OptimisticTransactionDBOptions transactions;
     transactions.occ_lock_buckets = 4096;  // the default of a million mutexes is 40 MB
     std::vector<rocksdb::ColumnFamilyHandle*> handles;

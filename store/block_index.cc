@@ -21,6 +21,7 @@
 #include "store/base/file_system.h"
 #include "store/base/log.h"
 #include "store/base/rocksdb_log.h"
+#include "store/base/rocksdb_room.h"
 
 namespace cairn {
 namespace {
@@ -123,6 +124,8 @@ Result<std::unique_ptr<BlockIndex>> BlockIndex::Open(const BlockIndexOptions& op
 }
 
 Status BlockIndex::OpenLocked() {
+  MakeRoomToOpen(options_.env != nullptr ? *options_.env : *rocksdb::Env::Default(), options_.dir,
+                 options_.make_room);
   rocksdb::DB* db = nullptr;
   const rocksdb::Status opened =
       rocksdb::DB::Open(DbOptions(cache_, options_.env), options_.dir, &db);

@@ -304,6 +304,43 @@ TEST_F(LocalCatalogTest, AnAcknowledgedCommitThatIsMissingRefusesTheOpenAndChang
   EXPECT_EQ(CountEnvs(*MustOpen()), 21);
 }
 
+TEST_F(LocalCatalogTest, TheOlderOfTwoLogsMayNotBeMissingOrCutEither) {
+  // Killed while what the older log holds is not a table yet.
+  InKilledChild([&] {
+    auto catalog = OpenCatalogIn(dir_.path(), TestKey(1),
+                                 {.dir = {}, .create = true, .write_buffer_bytes = 64u << 10});
+    if (!catalog) _exit(2);
+    const auto logs = [this] {
+      const auto files = DbFiles(".log");
+      return std::count_if(files.begin(), files.end(),
+                           [](const std::string& path) { return stdfs::file_size(path) > 0; });
+    };
+    for (int i = 0; logs() < 2; ++i) {
+      if (i > 200000 || !PutEnv(**catalog, i)) _exit(3);
+    }
+  });
+  const auto logs = DbFiles(".log");
+  ASSERT_EQ(logs.size(), 2u);
+  const std::string older = *ReadWholeFile(HostFileSystem(), logs[0], 1 << 30);
+  const auto refused = [&](const std::string& what) {
+    const auto opened = Open();
+    ASSERT_FALSE(opened) << what;
+    EXPECT_EQ(opened.error().code(), ErrorCode::kDataLoss) << opened.error().ToString();
+  };
+  stdfs::remove(logs[0]);
+  refused("removed");
+  for (const size_t kept : {size_t{0}, older.size() / 2}) {
+    ASSERT_TRUE(WriteFileAtomically(HostFileSystem(), logs[0], older.substr(0, kept)));
+    refused(std::to_string(kept) + " bytes left");
+  }
+  ASSERT_TRUE(WriteFileAtomically(HostFileSystem(), logs[0], older));
+  auto catalog = MustOpen();
+  ASSERT_NE(catalog, nullptr);
+  const int envs = CountEnvs(*catalog);
+  EXPECT_GT(envs, 100);
+  EXPECT_TRUE((*catalog->Get(keys::Environment(kOrgId, EnvId(envs - 1)))).has_value());
+}
+
 TEST_F(LocalCatalogTest, ADamagedMarkSaysNothing) {
   LeaveLogOf(3);
   FlipByte(Mark(), 24);
