@@ -318,6 +318,8 @@ Status HeadImpl::Recover() {
     mark_ = *std::move(mark);
   } else if (mark.error().code() != ErrorCode::kExhausted) {
     return std::unexpected(std::move(mark).error());
+  } else {
+    LogWarning("high_water_mark_not_made", {{"dir", dir}, {"error", mark.error().ToString()}});
   }
 
   active_ = CAIRN_TRY(BeginGeneration(CAIRN_TRY(CreateWriter(next_generation, SpaceUse::kFreeing)),
@@ -535,10 +537,12 @@ void HeadImpl::StopBeingSyncer() {
 Status HeadImpl::SyncActive() {
   std::shared_ptr<JournalWriter> writer;
   uint64_t through_lsn = 0;
+  bool has_records = false;  // of those: a generation without any may go, and is not marked
   {
     MutexLock lock(commit_mutex_);
     writer = active_.writer;
     through_lsn = written_lsn_;
+    has_records = writer->records() > 0;
   }
   const Status synced = writer->Sync();
   if (!synced) {
@@ -546,7 +550,7 @@ Status HeadImpl::SyncActive() {
     return ErrErrno(EIO, synced.error().message());
   }
   synced_lsn_.store(through_lsn, std::memory_order_release);
-  if (mark_ != nullptr && writer->records() > 0) mark_->Raise({writer->generation(), through_lsn});
+  if (mark_ != nullptr && has_records) mark_->Raise({writer->generation(), through_lsn});
   return {};
 }
 
