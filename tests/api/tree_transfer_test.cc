@@ -293,6 +293,7 @@ TEST_F(TreeTransferTest, AFullDiskEndsTheExportAtAPath) {
     GTEST_SKIP() << "no mounts here";
   }
   target_ = mount + "/out";
+  EXPECT_EQ(::mkdir(target_.c_str(), 0755), 0);
   const auto exported = Export();
   struct stat top{};
   EXPECT_EQ(::lstat(target_.c_str(), &top), 0);
