@@ -118,7 +118,8 @@ rocksdb::Options DatabaseOptions(const LocalCatalogOptions& options,
   db.create_if_missing = options.create;
   db.paranoid_checks = true;
   db.wal_recovery_mode = rocksdb::WALRecoveryMode::kAbsoluteConsistency;  // CutTornLog ran before
-  db.track_and_verify_wals_in_manifest = true;  // the mark tells of the last log, this of the others
+  db.track_and_verify_wals_in_manifest =
+      true;  // the mark tells of the last log, this of the others
   db.max_write_buffer_number = 2;
   db.write_buffer_size = options.write_buffer_bytes;
   db.max_total_wal_size = 4 * options.write_buffer_bytes;
