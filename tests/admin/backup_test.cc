@@ -136,6 +136,54 @@ TEST_F(BackupTest, WhatWasDurableBeforeIsInItAndEverySnapshotInItIsWhole) {
   world_.ExpectCheckIsClean();
 }
 
+// What gives a volume another root waits until the journals of the copied catalog are taken.
+TEST_F(BackupTest, NoRollBackAndNoSliceOfAnImportIsCommittedWithinItsInstant) {
+  const auto made = world_.Make("one");
+  const auto point = world_.Freeze(made);
+  ASSERT_TRUE(point);
+  ASSERT_TRUE(world_.volumes->WaitSealed(point->point(), 60000));
+  world_.Write(made, "later", "after the point");
+  ASSERT_TRUE(world_.volumes->WaitSealed(world_.Freeze(made)->point(), 60000));
+  const auto root = [&] {
+    return GetRecord<catalog::Volume>(*world_.catalog, keys::Volume(made.volume.view()))
+        ->value()
+        .root();
+  };
+  const std::function<Status()> changes[] = {
+      [&] {
+        return world_.volumes->RollBack(made.org, made.env, point->point(),
+                                        [](CatalogTransaction&) { return Status(); });
+      },
+      [&] {
+        return world_.volumes->Import(made.org, made.env, [](Volume& volume) -> Status {
+          CAIRN_TRY(volume.MakeDir(OpContext(), kRootInode, "imported", 0755));
+          return {};
+        });
+      },
+  };
+  for (const auto& change : changes) {
+    EXPECT_EQ(world_.Read(made, "sealed"), "one sealed");  // open: opening it would wait as well
+    const std::string before = root();
+    Status changed;
+    std::thread other;
+    const auto instant = [&]() -> Status {
+      other = std::thread([&] { changed = change(); });
+      return {};
+    };
+    int taken = 0;
+    const auto take = [&](const VolumeManager::JournalFile&) -> Status {
+      if (taken++ == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      EXPECT_EQ(root(), before);
+      return {};
+    };
+    EXPECT_TRUE(world_.volumes->WithJournalsHeld(instant, take));
+    other.join();
+    EXPECT_GT(taken, 0);
+    EXPECT_TRUE(changed) << changed.error().ToString();
+    EXPECT_NE(root(), before) << "afterwards it is done";
+  }
+}
+
 TEST_F(BackupTest, ASecondOneKeepsThePacksOfTheFirst) {
   const auto made = world_.Make("one");
   const BackupReport first = MustBackUp();
