@@ -203,16 +203,16 @@ class AdminWorld {
     }
     return false;
   }
-  // Names of its packs and of what its volume keeps beside its journals:
-  // those may go at any time, when a seal that is under way ends.
+  // Names of its packs and of what its volume keeps beside its journals. Those come and go by
+  // themselves: one is made ahead, one goes when a seal that is under way ends.
   std::set<std::string> DataFilesOf(const Made& made) {
     std::set<std::string> names;
     for (const std::string& of :
          {dir + "/packs/" + made.realm.ToHex(), dir + "/volumes/" + made.volume.ToHex()}) {
       std::error_code absent;
       for (const auto& item : std::filesystem::directory_iterator(of, absent)) {
-        const std::string suffix = item.path().extension();
-        if (suffix != ".journal" && suffix != ".side") names.insert(item.path());
+        const std::string name = item.path().filename();
+        if (!name.contains(".journal") && !name.contains(".side")) names.insert(item.path());
       }
     }
     return names;
