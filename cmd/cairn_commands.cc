@@ -1,5 +1,4 @@
-// The verbs of the cairn command. Each is declared once: its arguments write into a request that
-// the verb owns, and Show says how the answer is printed for people. Host paths are made absolute
+// The verbs of the cairn command, each declared once (cmd/verb.h). Host paths are made absolute
 // here, because the daemon has another working directory.
 #include "cmd/cairn_commands.h"
 
@@ -9,14 +8,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "cmd/usage_error.h"
+#include "cmd/verb.h"
 
 namespace cairn {
 namespace {
 
 using google::protobuf::Message;
-using Columns = std::vector<std::string>;
-using Request = std::shared_ptr<host::HostRequest>;
 
 const Columns kOrganizationColumns = {"id", "name", "created_ms", "deleted"};
 const Columns kKeyColumns = {"id", "name", "created_ms", "expires_ms", "revoked"};
@@ -25,120 +22,6 @@ const Columns kEnvironmentColumns = {"id",       "name",       "state",     "lif
 const Columns kSessionColumns = {"id", "status", "env", "active_turn", "created_ms"};
 const Columns kArtifactColumns = {"id", "size_bytes", "turn", "path", "created_ms"};
 const Columns kSnapshotColumns = {"id", "name", "env", "durability", "has_memory", "created_ms"};
-
-// The message that an answer holds.
-const Message* ResultOf(const host::HostResponse& response) {
-  const auto* oneof = response.GetDescriptor()->FindOneofByName("result");
-  const auto* field = response.GetReflection()->GetOneofFieldDescriptor(response, oneof);
-  return field == nullptr ? nullptr : &response.GetReflection()->GetMessage(response, field);
-}
-
-using Show = std::function<ExitCode(const Message&)>;
-
-Show Record() {
-  return [](const Message& message) {
-    PrintRecord(message);
-    return kExitOk;
-  };
-}
-Show Table(Columns columns) {
-  return [columns = std::move(columns)](const Message& message) {
-    PrintTable(message, "data", columns);
-    return kExitOk;
-  };
-}
-
-// What a parsed verb does: send `request` and print the answer with `show` (or as JSON). `exit`
-// overrides the exit code of an answer.
-std::function<void()> Sending(CommandContext& context, Request request, Show show,
-                              std::function<ExitCode(const host::HostResponse&)> exit = {}) {
-  return [&context, request = std::move(request), show = std::move(show), exit = std::move(exit)] {
-    context.action = [request, show, exit](CommandContext& ctx, HostClient& client) {
-      host::HostResponse response;
-      ExitCode code = kExitOk;
-      if (!MakeCall(ctx, client, *request, &response, &code)) return code;
-      const Message* result = ResultOf(response);
-      if (result == nullptr) {
-        return PrintError(Error(ErrorCode::kInternal,
-                                "the daemon's answer is of a kind that this client does not know: "
-                                "use one of its version"),
-                          kExitFailed, ctx.json);
-      }
-      if (ctx.json) {
-        PrintJson(*result);
-      } else {
-        code = show(*result);
-      }
-      return exit ? exit(response) : code;
-    };
-  };
-}
-void Sends(CLI::App* verb, CommandContext& context, Request request, Show show,
-           std::function<ExitCode(const host::HostResponse&)> exit = {}) {
-  verb->callback(Sending(context, std::move(request), std::move(show), std::move(exit)));
-}
-
-// An argument or option that writes into a string field of a request.
-std::function<void(const std::string&)> Into(Request request, std::string* field) {
-  return [request = std::move(request), field](const std::string& value) { *field = value; };
-}
-std::function<void(const std::string&)> PathInto(Request request, std::string* field) {
-  return [request = std::move(request), field](const std::string& value) {
-    *field = AbsolutePath(value);
-  };
-}
-CLI::Option* Argument(CLI::App* verb, const std::string& name, const Request& request,
-                      std::string* field, const std::string& help) {
-  return verb->add_option_function<std::string>(name, Into(request, field), help)->required();
-}
-CLI::Option* PathArgument(CLI::App* verb, const std::string& name, const Request& request,
-                          std::string* field, const std::string& help) {
-  return verb->add_option_function<std::string>(name, PathInto(request, field), help)->required();
-}
-CLI::Option* Text(CLI::App* verb, const std::string& name, const Request& request,
-                  std::string* field, const std::string& help) {
-  return verb->add_option_function<std::string>(name, Into(request, field), help);
-}
-template <typename Set>
-CLI::Option* Flag(CLI::App* verb, const std::string& name, const Request& request, Set set,
-                  const std::string& help) {
-  return verb->add_flag_callback(name, [request, set] { set(*request); }, help);
-}
-template <typename Set>
-CLI::Option* Number(CLI::App* verb, const std::string& name, const Request& request, Set set,
-                    const std::string& help) {
-  return verb
-      ->add_option_function<uint64_t>(
-          name, [request, set](const uint64_t& value) { set(*request, value); }, help)
-      ->check(WholeNumber());
-}
-// --metadata and --label: NAME=VALUE, many times.
-template <typename Map>
-CLI::Option* Pairs(CLI::App* verb, const std::string& name, const Request& request, Map* map,
-                   const std::string& help) {
-  return verb
-      ->add_option_function<std::vector<std::string>>(
-          name,
-          [request, map](const std::vector<std::string>& pairs) {
-            for (const std::string& pair : pairs) {
-              const size_t at = pair.find('=');
-              if (at == 0 || at == std::string::npos)
-                throw CLI::ValidationError(pair, "must be NAME=VALUE");
-              (*map)[pair.substr(0, at)] = pair.substr(at + 1);
-            }
-          },
-          help)
-      ->expected(1)
-      ->take_all();
-}
-
-Request NewRequest() { return std::make_shared<host::HostRequest>(); }
-
-CLI::App* Group(CLI::App& app, const std::string& name, const std::string& help) {
-  CLI::App* group = app.add_subcommand(name, help);
-  group->require_subcommand(1);
-  return group;
-}
 
 void AddOrganizations(CLI::App& app, CommandContext& context) {
   CLI::App* org = Group(app, "org", "organizations");
@@ -638,23 +521,6 @@ void AddCommands(CLI::App& app, CommandContext& context) {
   AddSessions(app, context);
   AddSnapshots(app, context);
   AddMaintenance(app, context);
-}
-
-bool MakeCall(CommandContext& context, HostClient& client, host::HostRequest request,
-              host::HostResponse* response, ExitCode* exit) {
-  request.set_org(context.org);
-  auto answer = client.Call(std::move(request));
-  if (!answer) {
-    const bool broken = answer.error().code() == ErrorCode::kUnavailable;
-    *exit = PrintError(answer.error(), broken ? kExitUnreachable : kExitFailed, context.json);
-    return false;
-  }
-  if (answer->has_error()) {
-    *exit = PrintCallError(answer->error(), context.json);
-    return false;
-  }
-  *response = std::move(*answer);
-  return true;
 }
 
 std::string AbsolutePath(const std::string& path) {

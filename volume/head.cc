@@ -32,6 +32,7 @@
 #include "store/base/log.h"
 #include "store/base/mutex.h"
 #include "volume/chain_layer.h"
+#include "volume/generation_files.h"
 #include "volume/journal_reader.h"
 #include "volume/journal_writer.h"
 
@@ -39,60 +40,6 @@ namespace cairn {
 namespace {
 
 constexpr uint64_t kFirstLsn = 1;
-
-std::string LogPath(const std::string& dir, uint64_t generation, LogKind kind) {
-  return fmt::format("{}/{}", dir, LogFileName(generation, kind));
-}
-
-Status UnlinkIfThere(FileSystem& fs, const std::string& path) {
-  const Status unlinked = fs.Unlink(path);
-  if (!unlinked && unlinked.error().code() != ErrorCode::kNotFound) return unlinked;
-  return {};
-}
-
-// The journal first: a side log without one is nothing.
-Status UnlinkGeneration(FileSystem& fs, const std::string& dir, uint64_t generation) {
-  CAIRN_TRY(UnlinkIfThere(fs, LogPath(dir, generation, LogKind::kJournal)));
-  return UnlinkIfThere(fs, LogPath(dir, generation, LogKind::kSide));
-}
-
-struct GenerationLogs {
-  std::shared_ptr<LogFile> journal;
-  std::shared_ptr<LogFile> side;  // null: there is none
-};
-Result<GenerationLogs> OpenLogs(FileSystem& fs, KeyRing& keys, const Id128& realm,
-                                const Id128& volume, const std::string& dir, uint64_t generation) {
-  LogFile::Expected expected{
-      .kind = LogKind::kJournal, .realm = realm, .volume = volume, .generation = generation};
-  GenerationLogs logs;
-  logs.journal =
-      CAIRN_TRY(LogFile::Open(fs, keys, LogPath(dir, generation, LogKind::kJournal), expected));
-  expected.kind = LogKind::kSide;
-  const std::string side_path = LogPath(dir, generation, LogKind::kSide);
-  if (CAIRN_TRY(fs.Exists(side_path))) {
-    logs.side = CAIRN_TRY(LogFile::Open(fs, keys, side_path, expected));
-  }
-  return logs;
-}
-
-// How far the journals were durable; zeros: nothing is known that a seal has not taken.
-Result<LogPosition> UnsealedMark(FileSystem& fs, const std::string& dir,
-                                 uint64_t sealed_through_generation) {
-  const auto mark = CAIRN_TRY(HighWaterMark::Read(fs, fmt::format("{}/{}", dir, kSyncedMarkName)));
-  if (!mark || mark->generation <= sealed_through_generation) return LogPosition();
-  return *mark;
-}
-uint64_t MarkedLsn(const LogPosition& mark, uint64_t generation) {
-  return mark.generation == generation ? mark.sequence : 0;
-}
-// What is wrong if the mark's journal is not among those found. (One without records may go, and
-// has no mark.)
-std::string MissingJournal(const LogPosition& mark, const JournalDirectory& found) {
-  if (mark == LogPosition() || std::ranges::binary_search(found.journals, mark.generation)) {
-    return {};
-  }
-  return fmt::format("missing, and its records through {} were durable", mark.sequence);
-}
 
 Error ReadOnlyError(std::string message) {
   return Error(ErrorCode::kPermissionDenied, std::move(message), EROFS);
@@ -313,7 +260,7 @@ Status HeadImpl::Recover() {
   DropDeliveredReplies();
 
   // Its name is durable with the directory, which making the next journal syncs.
-  auto mark = HighWaterMark::Open(fs_, fmt::format("{}/{}", dir, kSyncedMarkName));
+  auto mark = HighWaterMark::Open(fs_, MarkPath(dir));
   if (mark) {
     mark_ = *std::move(mark);
   } else if (mark.error().code() != ErrorCode::kExhausted) {
@@ -647,57 +594,6 @@ Result<std::unique_ptr<Head>> Head::Open(FileSystem& fs, KeyRing& keys, BlockSto
   auto head = std::make_unique<HeadImpl>(fs, keys, store, options);
   CAIRN_TRY(head->Recover());
   return head;
-}
-
-Result<std::vector<JournalReport>> CheckJournals(FileSystem& fs, KeyRing& keys, const Id128& realm,
-                                                 const Id128& volume, const std::string& dir,
-                                                 uint64_t sealed_through_generation) {
-  const JournalDirectory found = CAIRN_TRY(ListJournals(fs, dir));
-  const LogPosition marked = CAIRN_TRY(UnsealedMark(fs, dir, sealed_through_generation));
-  std::vector<JournalReport> reports;
-  std::vector<Result<GenerationLogs>> logs;
-  uint64_t expected = sealed_through_generation + 1;
-  for (const uint64_t generation : found.journals) {
-    if (generation <= sealed_through_generation) continue;
-    if (expected < generation) {
-      reports.push_back({.file = LogPath(dir, expected, LogKind::kJournal),
-                         .records = 0,
-                         .damage = "missing, and a later generation is there"});
-      logs.push_back(Err(ErrorCode::kNotFound));
-    }
-    reports.push_back(
-        {.file = LogPath(dir, generation, LogKind::kJournal), .records = 0, .damage = {}});
-    logs.push_back(OpenLogs(fs, keys, realm, volume, dir, generation));
-    if (!logs.back()) reports.back().damage = logs.back().error().ToString();
-    expected = generation + 1;
-    const bool unborn = logs.back() && (*logs.back()).journal->header().first_lsn == kUnborn;
-    if (unborn && generation != found.journals.back()) {
-      reports.back().damage = "never begun, and a later generation is there";
-      logs.back() = Err(ErrorCode::kNotFound);
-    } else if (unborn) {
-      reports.pop_back();
-      logs.pop_back();
-    }
-  }
-  for (size_t i = 0; i < logs.size(); i++) {
-    if (!logs[i]) continue;
-    const std::shared_ptr<LogFile>& journal = (*logs[i]).journal;
-    std::optional<uint64_t> durable_until_lsn;
-    if (i + 1 < logs.size() && logs[i + 1]) {
-      durable_until_lsn = (*logs[i + 1]).journal->header().first_lsn;
-    }
-    const auto replay = ReplayJournal(
-        journal, (*logs[i]).side, durable_until_lsn,
-        [&](ReplayedRecord&&) { reports[i].records++; },
-        MarkedLsn(marked, journal->header().generation));
-    if (!replay) reports[i].damage = replay.error().ToString();
-  }
-  std::string missing = MissingJournal(marked, found);
-  std::string path = LogPath(dir, marked.generation, LogKind::kJournal);
-  if (!missing.empty() && std::ranges::find(reports, path, &JournalReport::file) == reports.end()) {
-    reports.push_back({.file = std::move(path), .records = 0, .damage = std::move(missing)});
-  }
-  return reports;
 }
 
 }  // namespace cairn

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "store/base/error.h"
@@ -40,9 +39,6 @@ Result<ReplayResult> ReplayJournal(const std::shared_ptr<LogFile>& journal,
                                    std::optional<uint64_t> durable_until_lsn,
                                    const std::function<void(ReplayedRecord&&)>& apply,
                                    uint64_t synced_lsn = 0);
-
-// A file name in a volume's directory: its high-water mark.
-inline constexpr std::string_view kSyncedMarkName = "synced";
 
 // What a volume's directory holds.
 struct JournalDirectory {

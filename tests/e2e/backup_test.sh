@@ -5,30 +5,7 @@
 source "$(dirname "$(readlink -f "$0")")/daemon.sh"
 
 original=$data
-as() { # as DATA COMMAND...: with another data directory and socket
-  (
-    data=$1
-    CAIRN_SOCKET=$work/socket.$(basename "$1")
-    shift
-    "$@"
-  )
-}
-refused_as() { # refused_as DATA PATTERN ARGS...
-  local dir=$1 pattern=$2
-  shift 2
-  : >"$work/log"
-  if as "$dir" start "$@"; then fail "the daemon starts on $dir"; fi
-  grep -qE "$pattern" "$work/log" || fail "'$pattern' is not said of $dir"
-}
-writer() {
-  local i
-  for i in $(seq "$1" 100000); do
-    head -c $((RANDOM % 200000 + 1)) /dev/urandom >"$work/part" 2>/dev/null || return 0
-    cp "$work/part" "$mnt/workspace/$i" 2>/dev/null || return 0
-    sync "$mnt/workspace/$i" 2>/dev/null || return 0
-    echo "$(sha256sum <"$work/part" | cut -d' ' -f1)  $i" >>"$work/durable"
-  done
-}
+
 restored() { # restored DATA LIST: every file of the list is in the Environment that DATA has, byte for byte; check is clean
   local dir=$1 list=$2
   rm -rf "$work/out"

@@ -79,6 +79,30 @@ kill_daemon() {
   done
   umount -l "$mnt" 2>/dev/null || true
 }
+as() { # as DATA COMMAND...: with another data directory and socket
+  (
+    data=$1
+    CAIRN_SOCKET=$work/socket.$(basename "$1")
+    shift
+    "$@"
+  )
+}
+refused_as() { # refused_as DATA PATTERN ARGS...
+  local dir=$1 pattern=$2
+  shift 2
+  : >"$work/log"
+  if as "$dir" start "$@"; then fail "the daemon starts on $dir"; fi
+  grep -qE "$pattern" "$work/log" || fail "'$pattern' is not said of $dir"
+}
+writer() { # writer FIRST: until the mount goes, files of random bytes FIRST, FIRST+1...; a digest is noted in $work/durable once fsync returned
+  local i
+  for i in $(seq "$1" 100000); do
+    head -c $((RANDOM % 200000 + 1)) /dev/urandom >"$work/part" 2>/dev/null || return 0
+    cp "$work/part" "$mnt/workspace/$i" 2>/dev/null || return 0
+    sync "$mnt/workspace/$i" 2>/dev/null || return 0
+    echo "$(sha256sum <"$work/part" | cut -d' ' -f1)  $i" >>"$work/durable"
+  done
+}
 # shellcheck disable=SC2317  # called by the trap
 cleanup() {
   local status=$?

@@ -5,21 +5,6 @@
 source "$(dirname "$(readlink -f "$0")")/daemon.sh"
 
 original=$data
-as() { # as DATA COMMAND...: with another data directory and socket
-  (
-    data=$1
-    CAIRN_SOCKET=$work/socket.$(basename "$1")
-    shift
-    "$@"
-  )
-}
-refused_as() { # refused_as DATA PATTERN ARGS...
-  local dir=$1 pattern=$2
-  shift 2
-  : >"$work/log"
-  if as "$dir" start "$@"; then fail "the daemon starts on $dir"; fi
-  grep -qE "$pattern" "$work/log" || fail "'$pattern' is not said of $dir"
-}
 
 # ---- the master key ----
 key=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')

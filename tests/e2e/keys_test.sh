@@ -70,15 +70,6 @@ options=(--master-key "$work/key")
 serve "${options[@]}"
 env=$(cairn env create | jq -er .id)
 cairn mount "$env" "$mnt" >/dev/null
-writer() { # until the mount goes: files of random bytes; a digest is noted once fsync returned
-  local i
-  for i in $(seq "$1" 100000); do
-    head -c $((RANDOM % 60000 + 1)) /dev/urandom >"$work/part" 2>/dev/null || return 0
-    cp "$work/part" "$mnt/workspace/$i" 2>/dev/null || return 0
-    sync "$mnt/workspace/$i" 2>/dev/null || return 0
-    echo "$(sha256sum <"$work/part" | cut -d' ' -f1)  $i" >>"$work/durable"
-  done
-}
 all_there() {
   (cd "$mnt/workspace" && timeout 60 sha256sum -c --quiet "$work/durable") || fail "$1: an fsynced file is gone or changed"
 }
