@@ -53,11 +53,23 @@ cairn_processes() {
       if { tr '\0' '\n' <"$process/environ"; } 2>/dev/null | grep -qxF "CAIRN_CRASH_TEST=$work"; then echo "${process#/proc/}"; fi
     done
 }
+# A process that is being killed loses its name (exe) before it closes its files: it has let go of them when nothing but a zombie is
+# left of it, its other threads included.
+still_dying() {
+  local pid states
+  for pid in "$@"; do
+    states=$(cat "/proc/$pid/task"/*/stat 2>/dev/null | sed 's/.*) \(.\) .*/\1/' | tr -d '\n') || true
+    case $states in "" | Z | X) ;; *) echo "$pid" ;; esac
+  done
+}
 kill_cairn() {
-  local pids try
-  for try in $(seq 100); do
+  local pids try killed=""
+  for try in $(seq 400); do
     pids=$(cairn_processes)
+    # shellcheck disable=SC2086
+    [ -n "$pids" ] || pids=$(still_dying $killed)
     [ -n "$pids" ] || return 0
+    killed="$killed $pids"
     # shellcheck disable=SC2086
     kill -KILL $pids 2>/dev/null || true
     sleep 0.05
@@ -187,7 +199,7 @@ run_rounds() {
     workload="" snapshots=""
     umount -l "$mnt" 2>/dev/null || true # the keeper of a server that died has unmounted already
     if [ "$mode" = power ]; then
-      umount "$disk" && disk_is_gone && mount_disk || return 1
+      umount -l "$disk" && disk_is_gone && mount_disk || return 1 # -l: whoever still looks at it (a scan of /proc) lets go soon
     fi
     echo "round $round of $rounds: crashed"
     verify "$round" || return 1

@@ -70,10 +70,10 @@ kill_daemon() {
     kill -KILL $pids 2>/dev/null || true
     sleep 0.05
   done
-  # A process that ends has no program any more before its sockets are closed.
+  # A process that ends has no program any more before its sockets are closed, and its first thread may end before the others.
   for pid in $killed; do
     for _ in $(seq 600); do
-      grep -q '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" 2>/dev/null || break
+      grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/task"/*/status || break
       sleep 0.05
     done
   done
