@@ -18,6 +18,10 @@
 #include "store/pack_digest.h"
 
 namespace cairn {
+namespace {
+constexpr uint64_t kWriteBytes = 256 << 10;
+}  // namespace
+
 std::string PackFileName(const Id128& pack) { return pack.ToHex() + ".pack"; }
 
 PackWriter::PackWriter(FileSystem& fs, std::unique_ptr<File> file, PackHeader header,
@@ -100,6 +104,10 @@ Status PackWriter::Write(Reservation reservation, std::span<const Frame> frames,
   std::string heads;
   heads.reserve(frames.size() * kHeadBytes);
   AeadSealer sealer(key_);
+  // While one piece is written the next is sealed.
+  std::unique_ptr<WriteQueue> writes;
+  if (length > kWriteBytes) writes = file_->BeginWrites();
+  uint64_t begun = 0;
   for (size_t i = 0; i < frames.size(); ++i) {
     const PackEntry& entry = entries[i];
     char* const head = room.data() + (entry.offset - begin);
@@ -111,12 +119,19 @@ Status PackWriter::Write(Reservation reservation, std::span<const Frame> frames,
     std::fill(stored + entry.stored_length, room.data() + (entry.EndOffset() - begin), '\0');
     heads += header;
     heads.append(stored + entry.stored_length - kAeadTagBytes, kAeadTagBytes);
+    if (const uint64_t sealed = entry.EndOffset() - begin;
+        writes != nullptr && sealed - begun >= kWriteBytes) {
+      writes->Add(begin + begun, std::string_view(room.data() + begun, sealed - begun));
+      begun = sealed;
+    }
   }
   {
     MutexLock lock(mutex_);
     heads_.replace(reservation.first_ * kHeadBytes, heads.size(), heads);
   }
-  Status written = file_->WriteAt(begin, std::string_view(room.data(), length));
+  const std::string_view rest(room.data() + begun, length - begun);
+  if (writes != nullptr) writes->Add(begin + begun, rest);
+  Status written = writes != nullptr ? writes->Finish() : file_->WriteAt(begin, rest);
   reservation.End(written.has_value());
   return written;
 }

@@ -8,14 +8,24 @@
 #include "store/base/uninitialized.h"
 
 namespace cairn {
+namespace {
 
-Status File::WriteMany(uint64_t offset, std::span<const std::string_view> pieces) {
-  for (const std::string_view piece : pieces) {
-    CAIRN_TRY(WriteAt(offset, piece));
-    offset += piece.size();
+class WritesAtOnce final : public WriteQueue {
+ public:
+  explicit WritesAtOnce(File& file) : file_(file) {}
+  void Add(uint64_t offset, std::string_view data) override {
+    if (result_) result_ = file_.WriteAt(offset, data);
   }
-  return {};
-}
+  Status Finish() override { return std::move(result_); }
+
+ private:
+  File& file_;
+  Status result_;
+};
+
+}  // namespace
+
+std::unique_ptr<WriteQueue> File::BeginWrites() { return std::make_unique<WritesAtOnce>(*this); }
 
 void FileSystem::ReadMany(std::span<const ReadOp> ops, const ReadDone& done) {
   std::string buffer;

@@ -26,6 +26,18 @@ struct ReadOp {
 // The bytes of ops[index], fewer only at the end of the file. They are gone when this returns.
 using ReadDone = std::function<void(size_t index, Result<std::string_view> bytes)>;
 
+// Writes to one file that may run while the caller goes on. For one thread. Destroying it waits for
+// what runs.
+class WriteQueue {
+ public:
+  virtual ~WriteQueue() = default;
+  // `data` stays as it is until Finish or the destructor.
+  virtual void Add(uint64_t offset, std::string_view data) = 0;
+  // Waits for all. The error is the first one's, as of WriteAt; any part of the others may be
+  // written then. Volatile until Sync. Called at most once.
+  virtual Status Finish() = 0;
+};
+
 // One open host file. Thread-safe for positional reads and writes at disjoint ranges.
 class File {
  public:
@@ -35,9 +47,8 @@ class File {
   virtual Result<size_t> ReadAt(uint64_t offset, std::span<char> out) = 0;
   // Writes all of `data`. Volatile until Sync. ENOSPC -> Exhausted.
   virtual Status WriteAt(uint64_t offset, std::string_view data) = 0;
-  // Writes the pieces one after the other from `offset` on, as one WriteAt of all of them would
-  // (here: one WriteAt a piece). After an error any part of them may be written.
-  virtual Status WriteMany(uint64_t offset, std::span<const std::string_view> pieces);
+  // For several writes of which the caller prepares the next while one runs. (Here: WriteAt.)
+  virtual std::unique_ptr<WriteQueue> BeginWrites();
   // fdatasync(2). After an error the file's unsynced bytes are in doubt: abandon it, never retry.
   virtual Status Sync() = 0;
   virtual Status Truncate(uint64_t size_bytes) = 0;
@@ -83,8 +94,8 @@ class FileSystem {
 };
 
 enum class IoBackend {
-  kPosix,  // pread only
-  kRing,   // io_uring for batches of reads; pread where the kernel refuses it
+  kPosix,  // pread and pwrite only
+  kRing,   // io_uring for batches of reads and of writes; as kPosix where the kernel refuses it
 };
 // The host's file system. Lives for the whole process; kRing unless the environment says
 // CAIRN_IO=posix.

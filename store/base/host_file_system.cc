@@ -1,23 +1,23 @@
-// The host's files by plain system calls (open, pread, pwritev, fdatasync, rename). EINTR is
+// The host's files by plain system calls (open, pread, pwrite, fdatasync, rename). EINTR is
 // retried, short reads and writes are continued; nothing else is hidden.
 //
 // A batch of reads goes through a ring (io_ring.h). With bulk_direct each read is either taken from
 // the page cache, when cachestat(2) (Linux 6.5) says that all of it is there, or made with O_DIRECT
 // around it (docs/decisions/0009). Whatever a ring did not do in full (an end of file, EINVAL of a
-// file system without O_DIRECT, an error) is done again by pread, whose answer counts. Writes are
-// pwritev: a ring, or O_DIRECT, was not faster for appends that a fdatasync follows.
+// file system without O_DIRECT, an error) is done again by pread, whose answer counts.
+//
+// A queue of writes goes through a ring too, into the page cache: O_DIRECT was slower for appends
+// that a fdatasync follows. Again pwrite has the last word on what a ring did not do in full.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 
@@ -53,8 +53,11 @@ bool IsCached(int fd, uint64_t offset, uint64_t length_bytes) {
 
 class HostFile final : public File {
  public:
-  HostFile(UniqueFd fd, UniqueFd direct_fd, std::string path)
-      : fd_(std::move(fd)), direct_fd_(std::move(direct_fd)), path_(std::move(path)) {}
+  HostFile(UniqueFd fd, UniqueFd direct_fd, std::string path, IoRingPool& write_rings)
+      : fd_(std::move(fd)),
+        direct_fd_(std::move(direct_fd)),
+        path_(std::move(path)),
+        write_rings_(write_rings) {}
 
   // Where a ring should read a range from: the descriptor and the range it takes. Not valid: pread
   // does it as fast.
@@ -101,33 +104,7 @@ class HostFile final : public File {
     return {};
   }
 
-  Status WriteMany(uint64_t offset, std::span<const std::string_view> pieces) override {
-    std::array<iovec, IOV_MAX> vectors;
-    while (!pieces.empty()) {
-      size_t count = 0;
-      size_t total_bytes = 0;
-      for (; count < std::min(pieces.size(), vectors.size()); ++count) {
-        const std::string_view piece = pieces[count];
-        if (total_bytes + piece.size() > kMaxGatherBytes && count > 0) break;
-        vectors[count] = {.iov_base = const_cast<char*>(piece.data()), .iov_len = piece.size()};
-        total_bytes += piece.size();
-      }
-      const ssize_t n =
-          pwritev(fd_.get(), vectors.data(), static_cast<int>(count), static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrErrno(errno, "write " + path_);
-      // A short write: its rest piece by piece.
-      auto written = static_cast<size_t>(n);
-      for (const std::string_view piece : pieces.first(count)) {
-        const size_t whole = std::min(written, piece.size());
-        if (whole < piece.size()) CAIRN_TRY(WriteAt(offset + whole, piece.substr(whole)));
-        written -= whole;
-        offset += piece.size();
-      }
-      pieces = pieces.subspan(count);
-    }
-    return {};
-  }
+  std::unique_ptr<WriteQueue> BeginWrites() override;
 
   Status Sync() override {
     if (fdatasync(fd_.get()) != 0) return ErrErrno(errno, "fdatasync " + path_);
@@ -159,16 +136,65 @@ class HostFile final : public File {
   const std::string& path() const override { return path_; }
 
  private:
-  static constexpr size_t kMaxGatherBytes = 1 << 30;  // pwritev(2) takes less than 2 GiB
   const UniqueFd fd_;
   const UniqueFd direct_fd_;  // the same file with O_DIRECT, when batches shall use it
   const std::string path_;
+  IoRingPool& write_rings_;
 };
+
+// What the ring did not write in full is written again by pwrite, whose answer counts.
+class RingWrites final : public WriteQueue {
+ public:
+  RingWrites(HostFile& file, int fd, IoRingPool::Lease ring)
+      : file_(file), fd_(fd), ring_(std::move(ring)) {}
+  ~RingWrites() override {
+    while (ring_->in_flight() > 0) ring_->Wait();
+  }
+  void Add(uint64_t offset, std::string_view data) override {
+    if (data.empty()) return;
+    writes_.emplace_back(offset, data);
+    while (!ring_->StartWrite(fd_, offset, data, writes_.size() - 1)) Complete();
+  }
+  Status Finish() override {
+    while (ring_->in_flight() > 0) Complete();
+    return std::move(result_);
+  }
+
+ private:
+  void Complete() {
+    const IoRing::Completion completion = ring_->Wait();
+    const auto [offset, data] = writes_[completion.tag];
+    const auto written = static_cast<size_t>(std::max<ssize_t>(completion.result, 0));
+    if (written < data.size() && result_) {
+      result_ = file_.WriteAt(offset + written, data.substr(written));
+    }
+  }
+
+  HostFile& file_;
+  const int fd_;
+  IoRingPool::Lease ring_;
+  std::vector<std::pair<uint64_t, std::string_view>> writes_;
+  Status result_;
+};
+
+// A ring lets another core copy into the page cache; where there is none, it costs more than it
+// gives.
+bool HasAnotherCore() {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) > 1;
+}
+
+std::unique_ptr<WriteQueue> HostFile::BeginWrites() {
+  std::optional<IoRingPool::Lease> ring = HasAnotherCore() ? write_rings_.Take() : std::nullopt;
+  if (!ring) return File::BeginWrites();
+  return std::make_unique<RingWrites>(*this, fd_.get(), *std::move(ring));
+}
 
 class HostFileSystemImpl final : public FileSystem {
  public:
   explicit HostFileSystemImpl(IoBackend backend)
-      : rings_(backend == IoBackend::kRing ? kMaxRings : 0) {}
+      : read_rings_(IoRing::Use::kReads, backend == IoBackend::kRing ? kMaxRings : 0),
+        write_rings_(IoRing::Use::kWrites, backend == IoBackend::kRing ? kMaxRings : 0) {}
 
   Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& o) override {
     // Not blocking: a fifo in place of a file would wait for its other end.
@@ -186,7 +212,7 @@ class HostFileSystemImpl final : public FileSystem {
     UniqueFd direct_fd;
     // Not valid where the file system has no O_DIRECT: batches go through the page cache then.
     if (o.bulk_direct) direct_fd = UniqueFd(open(path.c_str(), O_CLOEXEC | O_RDONLY | O_DIRECT));
-    return std::make_unique<HostFile>(std::move(fd), std::move(direct_fd), path);
+    return std::make_unique<HostFile>(std::move(fd), std::move(direct_fd), path, write_rings_);
   }
   Status Rename(const std::string& from, const std::string& to) override {
     if (rename(from.c_str(), to.c_str()) != 0) {
@@ -243,7 +269,7 @@ class HostFileSystemImpl final : public FileSystem {
 
   void ReadMany(std::span<const ReadOp> ops, const ReadDone& done) override {
     // One alone gains nothing.
-    std::optional<IoRingPool::Lease> ring = ops.size() > 1 ? rings_.Take() : std::nullopt;
+    std::optional<IoRingPool::Lease> ring = ops.size() > 1 ? read_rings_.Take() : std::nullopt;
     if (!ring) return FileSystem::ReadMany(ops, done);
     std::string scratch;
     const auto by_pread = [&](size_t index) {
@@ -279,7 +305,8 @@ class HostFileSystemImpl final : public FileSystem {
   }
 
  private:
-  IoRingPool rings_;
+  IoRingPool read_rings_;
+  IoRingPool write_rings_;
 };
 
 }  // namespace
@@ -292,7 +319,8 @@ FileSystem& HostFileSystem() {
   static const std::unique_ptr<FileSystem> fs = [] {
     const char* const asked = getenv("CAIRN_IO");
     const std::string_view io = asked == nullptr ? "" : asked;
-    if (io == "posix") LogInfo("io_backend", {{"reads", "posix"}, {"why", "CAIRN_IO"}});
+    if (io == "posix")
+      LogInfo("io_backend", {{"reads", "posix"}, {"writes", "posix"}, {"why", "CAIRN_IO"}});
     if (!io.empty() && io != "posix") LogWarning("unknown_setting", {{"CAIRN_IO", io}});
     return NewHostFileSystem(io == "posix" ? IoBackend::kPosix : IoBackend::kRing);
   }();

@@ -8,7 +8,9 @@
 #include <liburing.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <utility>
@@ -22,11 +24,11 @@ struct IoRing::Impl {
   struct FreeArena {
     void operator()(char* memory) const { std::free(memory); }
   };
-  struct Read {
+  struct Operation {
     uint64_t tag = 0;
     uint64_t offset = 0;
-    size_t length_bytes = 0;
-    uint32_t slots = 0;  // bits; 0: this entry is unused
+    size_t length_bytes = 0;  // of a read
+    uint32_t slots = 0;       // bits; 0: this entry is unused
   };
 
   ~Impl() {
@@ -56,9 +58,13 @@ struct IoRing::Impl {
   std::unique_ptr<char, FreeArena> arena;
   bool registered = false;
   unsigned in_flight = 0;
-  uint32_t used_slots = 0;  // bits; of completions not yet released too
-  std::array<Read, kSlots> reads;
+  uint32_t used_slots = 0;                   // bits; of completions not yet released too
+  std::array<Operation, kSlots> operations;  // each at its first slot
 };
+
+namespace {
+constexpr size_t kMaxWriteBytes = 1 << 30;  // write(2) takes less than 2 GiB
+}  // namespace
 
 static_assert(IoRing::kSlots == 32, "slots are the bits of a uint32_t");
 static_assert(IoRing::kSlotBytes % IoRing::kAlignment == 0);
@@ -68,13 +74,14 @@ IoRing::IoRing(IoRing&&) noexcept = default;
 IoRing& IoRing::operator=(IoRing&&) noexcept = default;
 IoRing::~IoRing() = default;
 
-Result<IoRing> IoRing::Create() {
+Result<IoRing> IoRing::Create(Use use) {
   io_uring ring{};
   int made = io_uring_queue_init(kSlots, &ring, IORING_SETUP_COOP_TASKRUN);
   if (made == -EINVAL) made = io_uring_queue_init(kSlots, &ring, 0);
   if (made < 0) return Err(ErrorCode::kUnavailable, "io_uring_setup", -made);
   auto impl = std::make_unique<Impl>();
   impl->ring = ring;
+  if (use == Use::kWrites) return IoRing(std::move(impl));
   impl->arena.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kSlots * kSlotBytes)));
   if (impl->arena == nullptr) return Err(ErrorCode::kUnavailable, "no memory for a ring", ENOMEM);
   const iovec whole{.iov_base = impl->arena.get(), .iov_len = kSlots * kSlotBytes};
@@ -85,7 +92,7 @@ Result<IoRing> IoRing::Create() {
 unsigned IoRing::in_flight() const { return impl_->in_flight; }
 
 bool IoRing::Start(int fd, uint64_t offset, size_t length_bytes, uint64_t tag) {
-  CAIRN_CHECK(length_bytes > 0 && length_bytes <= kMaxReadBytes);
+  CAIRN_CHECK(impl_->arena != nullptr && length_bytes > 0 && length_bytes <= kMaxReadBytes);
   const size_t wanted = (length_bytes + kSlotBytes - 1) / kSlotBytes;
   const uint32_t run = (uint32_t{1} << wanted) - 1;
   size_t first = 0;
@@ -100,26 +107,47 @@ bool IoRing::Start(int fd, uint64_t offset, size_t length_bytes, uint64_t tag) {
     io_uring_prep_read(sqe, fd, buffer, static_cast<unsigned>(length_bytes), offset);
   }
   io_uring_sqe_set_data64(sqe, first);
-  impl_->reads[first] = {
+  impl_->operations[first] = {
       .tag = tag, .offset = offset, .length_bytes = length_bytes, .slots = run << first};
   impl_->used_slots |= run << first;
   ++impl_->in_flight;
   return true;
 }
 
+bool IoRing::StartWrite(int fd, uint64_t offset, std::string_view data, uint64_t tag) {
+  CAIRN_CHECK(impl_->arena == nullptr && !data.empty());
+  const auto slot = static_cast<unsigned>(std::countr_one(impl_->used_slots));
+  if (slot == kSlots) return false;
+  io_uring_sqe* sqe = io_uring_get_sqe(&impl_->ring);
+  CAIRN_CHECK(sqe != nullptr);  // as many entries as slots
+  // A longer one ends short, like any other that the kernel did not do whole.
+  const auto length = static_cast<unsigned>(std::min<size_t>(data.size(), kMaxWriteBytes));
+  io_uring_prep_write(sqe, fd, data.data(), length, offset);
+  io_uring_sqe_set_data64(sqe, slot);
+  impl_->operations[slot] = {.tag = tag, .offset = offset, .slots = uint32_t{1} << slot};
+  impl_->used_slots |= uint32_t{1} << slot;
+  ++impl_->in_flight;
+  io_uring_submit(&impl_->ring);  // what it refuses stays queued: Wait submits again
+  return true;
+}
+
 IoRing::Completion IoRing::Wait() {
   const io_uring_cqe cqe = impl_->Reap();
   const size_t first = cqe.user_data;
-  const Impl::Read& read = impl_->reads[first];
-  return {.tag = read.tag,
-          .offset = read.offset,
-          .result = cqe.res,
-          .buffer = {impl_->arena.get() + first * kSlotBytes, read.length_bytes}};
+  Impl::Operation& operation = impl_->operations[first];
+  Completion completion{
+      .tag = operation.tag, .offset = operation.offset, .result = cqe.res, .buffer = {}};
+  if (impl_->arena == nullptr) {
+    impl_->used_slots &= ~std::exchange(operation.slots, 0);
+  } else {
+    completion.buffer = {impl_->arena.get() + first * kSlotBytes, operation.length_bytes};
+  }
+  return completion;
 }
 
 void IoRing::Release(const Completion& completion) {
   const auto at = static_cast<size_t>(completion.buffer.data() - impl_->arena.get()) / kSlotBytes;
-  impl_->used_slots &= ~std::exchange(impl_->reads[at].slots, 0);
+  impl_->used_slots &= ~std::exchange(impl_->operations[at].slots, 0);
 }
 
 IoRingPool::Lease::~Lease() {
@@ -136,10 +164,11 @@ std::optional<IoRingPool::Lease> IoRingPool::Take() {
     return lease;
   }
   if (refused_ || made_ == max_rings_) return std::nullopt;
-  Result<IoRing> ring = IoRing::Create();
+  Result<IoRing> ring = IoRing::Create(use_);
   if (!ring) {
     refused_ = true;
-    LogInfo("io_backend", {{"reads", "posix"}, {"why", ring.error().ToString()}});
+    LogInfo("io_backend", {{use_ == IoRing::Use::kReads ? "reads" : "writes", "posix"},
+                           {"why", ring.error().ToString()}});
     return std::nullopt;
   }
   ++made_;

@@ -72,13 +72,17 @@ TEST(PutMany, GivesTheReferencesOfPutInOrder) {
   }
 }
 
-TEST(PutMany, WritesABatchWithOneCall) {
+TEST(PutMany, WritesABatchWithFewCalls) {
   StoreWorld w;
   w.Put(w.realm_a, "the pack is there");
   auto session = *w.store->BeginWrite(w.realm_a);
   const uint64_t writes = w.fs.calls(Call::kWrite);
-  ASSERT_TRUE(PutMany(*session, Plains(40, 1, 3000)).has_value());
+  ASSERT_TRUE(PutMany(*session, Plains(20, 1, 3000)).has_value());
   EXPECT_EQ(w.fs.calls(Call::kWrite), writes + 1);
+  // Pieces of 256 KiB and up, so that one is written while the next is sealed.
+  ASSERT_TRUE(PutMany(*session, Plains(100, 2, 5000)).has_value());
+  EXPECT_GT(w.fs.calls(Call::kWrite), writes + 1 + 2);
+  EXPECT_LT(w.fs.calls(Call::kWrite), writes + 1 + 9);
 }
 
 TEST(PutMany, OrderInThePackIsTheOrderOfTheRequests) {

@@ -1,4 +1,4 @@
-// Batches of reads and gathered writes: the ring, what serves where there is none, and that an
+// Batches of reads and queues of writes: the ring, what serves where there is none, and that an
 // error or a short read is one read's alone.
 #include "store/base/io_ring.h"
 
@@ -10,12 +10,15 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "store/base/file_system.h"
@@ -29,7 +32,7 @@ namespace {
 
 constexpr uint64_t kSeed = 20240611;
 
-bool KernelHasRings() { return IoRing::Create().has_value(); }
+bool KernelHasRings() { return IoRing::Create(IoRing::Use::kReads).has_value(); }
 
 // Not in the page cache afterwards.
 void WriteCold(const std::string& path, const std::string& contents) {
@@ -236,7 +239,7 @@ TEST(IoRing, ABoundedArenaIsSharedByShortAndLongReads) {
   const std::string contents = SeededRandom(kSeed).Bytes(4 << 20);
   WriteCold(temp / "f", contents);
   UniqueFd fd(open((temp / "f").c_str(), O_RDONLY | O_CLOEXEC));
-  IoRing ring = *IoRing::Create();
+  IoRing ring = *IoRing::Create(IoRing::Use::kReads);
   for (uint64_t i = 0; i < IoRing::kSlots; ++i) {
     ASSERT_TRUE(ring.Start(fd.get(), i * 1000, IoRing::kSlotBytes, i)) << i;
   }
@@ -266,49 +269,127 @@ TEST(IoRing, ABoundedArenaIsSharedByShortAndLongReads) {
   // The other one is in flight when the ring goes.
 }
 
-TEST(WriteMany, EqualsOneWriteOfAllPieces) {
+// A file system of at most `size` (as of tmpfs), until the end of the scope.
+class SmallFileSystem {
+ public:
+  explicit SmallFileSystem(const char* size) {
+    EXPECT_TRUE(HostFileSystem().MakeDir(dir_));
+    mounted_ = mount("small", dir_.c_str(), "tmpfs", 0, size) == 0;
+    EXPECT_TRUE(mounted_ || geteuid() != 0) << "mount: " << std::strerror(errno);
+  }
+  ~SmallFileSystem() {
+    if (mounted_) {
+      EXPECT_EQ(umount(dir_.c_str()), 0) << std::strerror(errno);
+    }
+  }
+  bool mounted() const { return mounted_; }
+  std::string operator/(const std::string& name) const { return dir_ + "/" + name; }
+
+ private:
+  const TempDir temp_;
+  const std::string dir_ = temp_ / "small";
+  bool mounted_ = false;
+};
+
+TEST(WriteQueue, WritesEachPieceAtItsPlace) {
   SeededRandom random(kSeed);
   TempDir temp;
   FaultyFileSystem faulty(temp / "scratch");
-  for (FileSystem* fs : {&HostFileSystem(), static_cast<FileSystem*>(&faulty)}) {
-    std::vector<std::string> pieces;
+  const auto ring = NewHostFileSystem(IoBackend::kRing);
+  const auto posix = NewHostFileSystem(IoBackend::kPosix);
+  for (FileSystem* fs : {ring.get(), posix.get(), static_cast<FileSystem*>(&faulty)}) {
+    std::vector<std::pair<uint64_t, std::string>> pieces;  // more than a ring takes at once
     std::string want(5, '\0');
-    for (int i = 0; i < 3000; ++i)
-      pieces.push_back(random.Bytes(i % 7 == 0 ? 0 : random.Below(99)));
-    std::vector<std::string_view> views;
-    for (const std::string& piece : pieces) {
-      views.push_back(piece);
-      want += piece;
+    for (int i = 0; i < 300; ++i) {
+      pieces.emplace_back(want.size(), random.Bytes(i % 7 == 0 ? 0 : random.Below(20'000)));
+      want += pieces.back().second;
     }
-    const std::string path = temp / (fs == &faulty ? "faulty" : "host");
-    const auto file = fs->Open(path, {.create = true});
+    for (size_t i = pieces.size(); i > 1; --i) std::swap(pieces[i - 1], pieces[random.Below(i)]);
+    const std::string path = temp / "file";
+    const auto file = fs->Open(path, {.create = true, .truncate = true});
     ASSERT_TRUE(file.has_value());
-    ASSERT_TRUE((*file)->WriteMany(5, views).has_value());
-    ASSERT_TRUE((*file)->WriteMany(0, {}).has_value());
-    EXPECT_TRUE(ReadWholeFile(HostFileSystem(), path, 1 << 20).value() == want);
+    const auto writes = (*file)->BeginWrites();
+    for (const auto& [offset, piece] : pieces) writes->Add(offset, piece);
+    ASSERT_TRUE(writes->Finish());
+    EXPECT_TRUE(ReadWholeFile(HostFileSystem(), path, 4 << 20).value() == want);
   }
 }
 
-TEST(WriteMany, ReportsAFullDisk) {
-  const TempDir temp;
-  const std::string dir = temp / "small";
-  ASSERT_TRUE(HostFileSystem().MakeDir(dir));
-  if (mount("small", dir.c_str(), "tmpfs", 0, "size=8k") != 0) {
-    ASSERT_NE(geteuid(), 0u) << "mount: " << std::strerror(errno);
-    GTEST_SKIP() << "only root can mount a small file system";
-  }
-  {
-    const auto file = HostFileSystem().Open(dir + "/file", {.create = true});
+TEST(WriteQueue, ReportsAFullDiskAndWritesWhatFits) {
+  for (const IoBackend backend : {IoBackend::kRing, IoBackend::kPosix}) {
+    const SmallFileSystem small("size=64k");
+    if (!small.mounted()) GTEST_SKIP() << "only root can mount a small file system";
+    const auto fs = NewHostFileSystem(backend);
+    const auto file = fs->Open(small / "file", {.create = true});
     ASSERT_TRUE(file.has_value());
-    const std::string piece(8192, 'x');
-    const std::vector<std::string_view> pieces = {piece, piece};
-    const Status written = (*file)->WriteMany(0, pieces);
-    EXPECT_FALSE(written);
-    if (!written) {
-      EXPECT_EQ(written.error().code(), ErrorCode::kExhausted);
-    }
+    const std::string piece(48 << 10, 'x');
+    const auto writes = (*file)->BeginWrites();
+    writes->Add(0, piece);
+    writes->Add(piece.size(), piece);
+    const Status written = writes->Finish();
+    ASSERT_FALSE(written);
+    EXPECT_EQ(written.error().code(), ErrorCode::kExhausted);
+    EXPECT_TRUE(ReadWholeFile(*fs, small / "file", 1 << 20).value().starts_with(piece));
   }
-  EXPECT_EQ(umount(dir.c_str()), 0) << std::strerror(errno);
+}
+
+// A write that the kernel ends short (here at the largest size that the process may give a file) is
+// gone on with, and what stops it is told.
+TEST(WriteQueue, GoesOnAfterAShortWrite) {
+  TempDir temp;
+  const auto fs = NewHostFileSystem(IoBackend::kRing);
+  const auto file = fs->Open(temp / "file", {.create = true});
+  ASSERT_TRUE(file.has_value());
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit small{.rlim_cur = 10'000, .rlim_max = old.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto writes = (*file)->BeginWrites();
+  const std::string piece(20'000, 'x');
+  writes->Add(0, piece);
+  const Status written = writes->Finish();
+  EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().sys_errno(), EFBIG);
+  EXPECT_EQ((*file)->SizeBytes().value(), 10'000u);
+}
+
+TEST(WriteQueue, WaitsForItsWritesWhenItIsDropped) {
+  TempDir temp;
+  const auto fs = NewHostFileSystem(IoBackend::kRing);
+  const auto file = fs->Open(temp / "file", {.create = true});
+  ASSERT_TRUE(file.has_value());
+  std::string piece(1 << 20, 'x');
+  {
+    const auto writes = (*file)->BeginWrites();
+    for (uint64_t i = 0; i < 16; ++i) writes->Add(i << 20, piece);
+  }
+  piece.assign(piece.size(), 'y');
+  EXPECT_EQ(ReadWholeFile(*fs, temp / "file", 32 << 20).value(), std::string(16 << 20, 'x'));
+}
+
+TEST(IoRing, TakesNoMoreWritesThanItHasRoomForAndTellsOfEachOnce) {
+  if (!KernelHasRings()) GTEST_SKIP() << "the kernel gives no ring";
+  TempDir temp;
+  const std::string path = temp / "file";
+  UniqueFd fd(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  IoRing ring = *IoRing::Create(IoRing::Use::kWrites);
+  const std::string piece(1000, 'x');
+  for (unsigned i = 0; i < IoRing::kSlots; ++i) {
+    ASSERT_TRUE(ring.StartWrite(fd.get(), i * piece.size(), piece, i));
+  }
+  EXPECT_FALSE(ring.StartWrite(fd.get(), 0, piece, 99));
+  std::set<uint64_t> tags;
+  while (ring.in_flight() > 0) {
+    const IoRing::Completion done = ring.Wait();
+    EXPECT_EQ(done.result, static_cast<ssize_t>(piece.size()));
+    EXPECT_EQ(done.offset, done.tag * piece.size());
+    EXPECT_TRUE(tags.insert(done.tag).second);
+  }
+  EXPECT_EQ(tags.size(), IoRing::kSlots);
+  EXPECT_TRUE(ring.StartWrite(fd.get(), 0, piece, 0));
 }
 
 }  // namespace
