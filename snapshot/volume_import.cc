@@ -19,6 +19,26 @@
 #include "volume/staged_head.h"
 
 namespace cairn {
+namespace {
+
+// Four times as large as a seal makes them: what an import writes is rarely changed, and a seal
+// that changes such a node splits it (decision 13).
+constexpr TreeOptions kImportNodes{.target_bytes = 64 << 10, .max_bytes = 96 << 10};
+
+// An import is one change of its volume: all that it makes has one ctime and one btime. They cost 3
+// bytes each in a node otherwise, since nothing compresses nanoseconds.
+class InstantClock final : public Clock {
+ public:
+  explicit InstantClock(Clock& clock) : clock_(clock), now_(clock.Now()) {}
+  TimeSpec Now() override { return now_; }
+  int64_t MonotonicNs() override { return clock_.MonotonicNs(); }
+
+ private:
+  Clock& clock_;
+  const TimeSpec now_;
+};
+
+}  // namespace
 
 Status VolumeManager::State::SealForImport(const std::shared_ptr<OpenVolume>& open) {
   Head& head = open->volume->head();
@@ -47,6 +67,7 @@ Result<std::shared_ptr<const TreeReader>> VolumeManager::State::PublishSlice(
   if (!record->root().empty()) seal.parent = CAIRN_TRY(BlockRef::Decode(record->root()));
   seal.epoch = options.epoch;
   seal.compression = Compression::kBackground;
+  seal.tree = kImportNodes;
   seal.now = clock.Now();
   const SealResult sealed = CAIRN_TRY(SealLayer(store, nodes, session, slice, seal));
   ReaderLock committing(journals);
@@ -102,7 +123,8 @@ Status VolumeManager::State::ImportLocked(OpenVolume& open, const catalog::Envir
   volume_options.rollback_epoch = open.volume->rollback_epoch();
   volume_options.quota_bytes = env.quota_bytes();
   volume_options.quota_inodes = env.quota_inodes();
-  const auto volume = CAIRN_TRY(Volume::OpenOn(std::move(head), clock, volume_options));
+  InstantClock instant(clock);
+  const auto volume = CAIRN_TRY(Volume::OpenOn(std::move(head), instant, volume_options));
   CAIRN_TRY(fill(*volume));
   return filled.Finish();
 }

@@ -92,7 +92,9 @@ rocksdb::Options DbOptions(const std::shared_ptr<rocksdb::Cache>& cache, rocksdb
   options.manifest_preallocation_size = 256 << 10;
   options.max_write_buffer_number = 2;
   options.write_buffer_size = 16 << 20;
-  options.max_total_wal_size = 64 << 20;
+  // With one column family this only bounds how much of the log is allocated ahead: 1.1 x the write
+  // buffer without it, which was half of what the database took.
+  options.max_total_wal_size = 1 << 20;
   options.max_open_files = 256;
   options.max_background_jobs = 2;
   options.compression = rocksdb::kNoCompression;  // keys are random, values nearly so

@@ -172,14 +172,17 @@ class Sealer {
     return pending_bytes_ >= kMaxPendingBytes ? PutPending() : Status();
   }
 
-  // Bytes of all blocks that the window would reference, dead ones included.
+  // Bytes of all blocks that the window would reference, dead ones included. What a block has more
+  // than a window's bytes belongs to other windows.
   static uint64_t PinnedBytes(const std::vector<WindowRange>& stored,
                               const std::vector<Segment>& kept) {
     uint64_t bytes = 0;
     for (const WindowRange& range : stored) bytes += range.end - range.begin;
     std::set<Address> blocks;
     for (const Segment& piece : kept) {
-      if (blocks.insert(piece.block.address).second) bytes += piece.block.raw_length_bytes;
+      if (blocks.insert(piece.block.address).second) {
+        bytes += std::min<uint64_t>(piece.block.raw_length_bytes, kGridBytes);
+      }
     }
     return bytes;
   }
@@ -287,7 +290,7 @@ class Sealer {
   Status Merge() {
     CAIRN_TRY(PutPending());
     const TreeRoot root =
-        CAIRN_TRY(MergeTree(*tree_, session_, updates_, CountEntry, options_.epoch));
+        CAIRN_TRY(MergeTree(*tree_, session_, updates_, CountEntry, options_.epoch, options_.tree));
     tree_ = std::make_shared<const TreeReader>(store_, cache_, options_.realm, root);
     updates_.clear();
     return {};

@@ -5,8 +5,9 @@
 // become more than kMaxWindowSegments pieces, or its blocks together exceed kMaxWindowPinnedBytes
 // (they hold bytes that later writes covered), one new block is written for it; otherwise only the
 // new bytes become a block (page-aligned where the writes were) and the rest goes on pointing into
-// the old one. Blocks of zeros become holes. xattrs and payloads over the tree's limit become data
-// blocks.
+// the old one. A block that windows share (an import's, volume/staged_head.h) counts in each as one
+// window at most. Blocks of zeros become holes. xattrs and payloads over the tree's limit become
+// data blocks.
 #pragma once
 
 #include "store/block_store.h"
@@ -33,6 +34,7 @@ struct SealOptions {
   std::optional<BlockRef> parent;
   uint64_t epoch = 0;  // writer epoch stamped into nodes
   Compression compression = Compression::kBackground;
+  TreeOptions tree = {};  // how large nodes become
   TimeSpec now;
 };
 

@@ -1,7 +1,8 @@
-// A commit: data is cut at the grid as a journal would cut it, pages of zeros become holes, each
-// window becomes a StagedBlock -> the delta takes everything, so later calls see it -> a full batch
-// of blocks goes to the store in the background while the next one is filled -> a full slice waits
-// for its blocks, is frozen and published.
+// A commit: data is cut at multiples of kStagedBlockBytes of its file, pages of zeros become holes,
+// each piece becomes a StagedBlock, to which every window of the grid in it gets extents of its own
+// -> the delta takes everything, so later calls see it -> a full batch of blocks goes to the store
+// in the background while the next one is filled -> a full slice waits for its blocks, is frozen
+// and published.
 //
 // Invariants
 //   When a slice is frozen all its blocks are stored, put through the session that seals it, which
@@ -140,9 +141,9 @@ class StagedHeadImpl final : public StagedHead {
         case Transaction::Op::Kind::kData:
           for (size_t done = 0; done < op.data.size();) {
             const uint64_t at = op.offset + done;
-            const size_t n =
-                std::min<uint64_t>(op.data.size() - done, kGridBytes - at % kGridBytes);
-            StageWindow(changes, op.ino, at, op.data.substr(done, n));
+            const size_t n = std::min<uint64_t>(op.data.size() - done,
+                                                kStagedBlockBytes - at % kStagedBlockBytes);
+            StagePiece(changes, op.ino, at, op.data.substr(done, n));
             done += n;
           }
           break;
@@ -164,16 +165,12 @@ class StagedHeadImpl final : public StagedHead {
     change.range = range;
   }
 
-  // `data` lies in one window.
-  void StageWindow(std::vector<DeltaChange>& changes, InodeNumber ino, uint64_t offset,
-                   std::string_view data) REQUIRES(mutex_) {
-    const auto within = static_cast<uint32_t>(offset % kPageBytes);
-    std::vector<WindowRange> stored;
-    if (within == 0) {
-      stored = DropZeroPages(data, {{0, static_cast<uint32_t>(data.size())}});
-    } else {  // pages count from the file's start
-      stored = {{0, static_cast<uint32_t>(data.size())}};
-    }
+  // `data` becomes one block at most.
+  void StagePiece(std::vector<DeltaChange>& changes, InodeNumber ino, uint64_t offset,
+                  std::string_view data) REQUIRES(mutex_) {
+    std::vector<WindowRange> stored = {{0, static_cast<uint32_t>(data.size())}};
+    // Pages count from the file's start.
+    if (offset % kPageBytes == 0) stored = DropZeroPages(data, stored);
     const bool whole = stored.size() == 1 && stored[0].end - stored[0].begin == data.size();
     if (!whole) AddHole(changes, ino, {offset, offset + data.size()});
     if (stored.empty()) return;
@@ -187,13 +184,17 @@ class StagedHeadImpl final : public StagedHead {
     payload->staged = batch_.emplace_back(std::make_shared<StagedBlock>(std::move(plain)));
     uint64_t source_offset = 0;
     for (const WindowRange& range : stored) {
-      DeltaChange& change = changes.emplace_back();
-      change.kind = DeltaChange::Kind::kData;
-      change.ino = ino;
-      change.range = {offset + range.begin, offset + range.end};
-      change.payload = payload;
-      change.source_offset = source_offset;
-      source_offset += range.end - range.begin;
+      for (uint64_t at = offset + range.begin; at < offset + range.end;) {
+        const uint64_t end = std::min(offset + range.end, (at / kGridBytes + 1) * kGridBytes);
+        DeltaChange& change = changes.emplace_back();
+        change.kind = DeltaChange::Kind::kData;
+        change.ino = ino;
+        change.range = {at, end};
+        change.payload = payload;
+        change.source_offset = source_offset;
+        source_offset += end - at;
+        at = end;
+      }
     }
   }
 

@@ -17,6 +17,10 @@
 
 namespace cairn {
 
+// A file's data is put in blocks of this size at most, of several windows of the grid: they
+// compress better, and each costs a frame, an entry of the index and a reference (decision 13).
+inline constexpr uint64_t kStagedBlockBytes = 256 << 10;
+
 struct StagedHeadOptions {
   Id128 realm;
   uint64_t generation = 1;            // of the first slice

@@ -1,11 +1,15 @@
 // VolumeManager::Import: what is there after it, after a failure and after a crash in the middle of
 // it, and what others may do meanwhile.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <thread>
 
+#include "store/tree_node.h"
 #include "tests/support/service_world.h"
+#include "volume/fs_root.h"
 
 namespace cairn {
 namespace {
@@ -54,6 +58,50 @@ TEST_F(VolumeImportTest, IsThereAtOnceAndAfterARestartAndIsAddedTo) {
   ExpectFiles(env, 0, 50, 70000);
   ExpectFiles(env, 50, 60, 100);
   EXPECT_EQ(blocks_.live_sessions(), 0u);
+}
+
+TEST_F(VolumeImportTest, AllItMakesWasMadeAtOneInstant) {
+  const std::string env = NewEnvironment();
+  ASSERT_TRUE(volumes_->Import(kOrg, env, [&](Volume& v) { return Fill(v, 0, 20, 5000); }));
+  const auto view = volumes_->ViewNow(kOrg, env);
+  ASSERT_TRUE(view);
+  const auto inode = [&](int i) {
+    return *view->GetInode(*view->Resolve("workspace/i" + std::to_string(i)));
+  };
+  const TimeSpec made = inode(0).ctime;
+  EXPECT_GT(made.seconds, 1'000'000'000);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(inode(i).ctime, made);
+    EXPECT_EQ(inode(i).btime, made);
+  }
+}
+
+// A later seal splits the nodes that it changes and leaves the others.
+TEST_F(VolumeImportTest, NodesAreLargerThanASealsUntilTheyAreChanged) {
+  const std::string env = NewEnvironment();
+  ASSERT_TRUE(volumes_->Import(kOrg, env, [&](Volume& v) { return Fill(v, 0, 1000, 1000); }));
+  const auto leaf_bytes = [&] {
+    const auto root = BlockRef::Decode(Record(env).root());
+    const auto record = LoadFsRoot(blocks_, realm_, *root);
+    const TreeReader tree(blocks_, nodes_, realm_, record->tree);
+    const auto top = *tree.LoadNode(*record->tree.node);
+    EXPECT_EQ(top->level(), 1u);
+    std::vector<uint64_t> sizes;
+    for (const NodeItem& child : top->items()) sizes.push_back(child.refs[0].raw_length_bytes);
+    return sizes;
+  };
+  const std::vector<uint64_t> imported = leaf_bytes();
+  EXPECT_THAT(imported,
+              testing::Each(testing::AllOf(testing::Ge(32u << 10), testing::Le(96u << 10))));
+  WriteFile(env, "i500", "changed");
+  ASSERT_TRUE(volumes_->Import(kOrg, env, [](Volume&) -> Status { return {}; }));  // seals it
+  std::vector<uint64_t> sealed = leaf_bytes();
+  EXPECT_GE(sealed.size(), imported.size() + 2);
+  EXPECT_GT(*std::ranges::min_element(imported), 32u << 10);
+  EXPECT_LT(*std::ranges::min_element(sealed), 32u << 10);
+  EXPECT_GT(*std::ranges::max_element(sealed), 32u << 10);
+  EXPECT_EQ(ReadNow(env, "/workspace/i500"), "changed");
+  ExpectFiles(env, 501, 1000, 1000);
 }
 
 TEST_F(VolumeImportTest, WhatAFailedFillWroteIsDropped) {

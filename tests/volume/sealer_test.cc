@@ -232,6 +232,37 @@ TEST_F(SealerTest, WindowThatPinsTooManyDeadBytesIsRewritten) {
   }
 }
 
+// A block of several windows, as an import puts them: the others' part does not count.
+TEST_F(SealerTest, OverwrittenPageInASharedBlockLeavesTheRestThere) {
+  constexpr uint64_t kWindows = 4;
+  std::string bytes = Noise(1, kWindows * kGridBytes);
+  auto session = *store_.BeginWrite(realm_);
+  Segment piece;
+  piece.source = Segment::Source::kBlock;
+  piece.length_bytes = kGridBytes;
+  piece.block = *session->Put(BlockKind::kData, bytes, Compression::kFast);
+  std::vector<TreeUpdate> updates;
+  for (uint64_t window = 0; window < kWindows; ++window) {
+    piece.offset = piece.source_offset = window * kGridBytes;
+    updates.push_back({ExtentKey(kIno, piece.offset), EncodeExtent(piece)});
+  }
+  const TreeRoot root = *MergeTree(*EmptyTree(), *session, updates, CountEntry, 1);
+  options_.base = TreeLayer(store_, Tree(root), 0);
+  options_.dir += "2";
+  MustReopen();
+  const std::string page = Noise(2, kPageBytes);
+  Write(kIno, kGridBytes + 3 * kPageBytes, page);
+  bytes.replace(kGridBytes + 3 * kPageBytes, kPageBytes, page);
+  Seal();
+  const auto extents = TreeExtents(kIno);
+  ASSERT_EQ(extents.size(), kWindows + 2);
+  for (size_t i = 0; i < extents.size(); ++i) {
+    EXPECT_EQ(extents[i].block == piece.block, i != 2) << i;
+  }
+  EXPECT_EQ(extents[2].block.raw_length_bytes, kPageBytes);
+  EXPECT_EQ(ReadFile(*Sealed(), kIno, 0, bytes.size()), bytes);
+}
+
 TEST_F(SealerTest, ScatteredSmallWritesInANewWindowAreBounded) {
   std::string bytes(kGridBytes, '\0');
   for (uint32_t at = 0; at < kGridBytes; at += 100) {

@@ -135,27 +135,59 @@ TEST_F(StagedHeadTest, DataIsPutOnceAndNeverReadAgain) {
   ASSERT_TRUE(head_->Finish());
   EXPECT_EQ(data_bytes_, 0u);                 // the sealer read nothing
   EXPECT_EQ(world_.store.dedup_count(), 0u);  // and put no data again
-  EXPECT_GE(world_.store.put_count(), (3u << 20) / kGridBytes);
-  EXPECT_LE(world_.store.put_count(), (3u << 20) / kGridBytes + 4);  // nodes and the root
+  EXPECT_GE(world_.store.put_count(), (3u << 20) / kStagedBlockBytes);
+  EXPECT_LE(world_.store.put_count(), (3u << 20) / kStagedBlockBytes + 4);  // nodes and the root
   EXPECT_EQ(InPublished(file), data);
 }
 
-TEST_F(StagedHeadTest, ItsBlocksAreThoseOfAJournaledVolume) {
-  std::string data = Noise(6, 200000);
-  std::fill(data.begin() + 8192, data.begin() + 20000, '\0');    // pages of zeros inside a window
-  std::fill(data.begin() + 65536, data.begin() + 131072, '\0');  // a window of zeros
+TEST_F(StagedHeadTest, WindowsThatShareABlockHaveExtentsOfTheirOwn) {
+  Stage();
+  std::string data = Noise(7, kStagedBlockBytes + kGridBytes + 1000);
+  // From the middle of the second window to that of the third.
+  std::fill(data.begin() + 3 * kGridBytes / 2, data.begin() + 5 * kGridBytes / 2, '\0');
+  const InodeNumber file = world_.File(kRootInode, "f", data);
+  ASSERT_TRUE(head_->Finish());
+  EXPECT_EQ(InPublished(file), data);
+  const auto extents = *TreeLayer(world_.store, published_, slices_)->Extents(file, 0, data.size());
+  struct Piece {
+    uint64_t offset, length_bytes, source_offset;
+    bool operator==(const Piece&) const = default;
+  };
+  std::vector<Piece> pieces;
+  for (const Segment& extent : extents) {
+    if (extent.source == Segment::Source::kHole) continue;
+    const bool first = extent.offset < kStagedBlockBytes;
+    EXPECT_EQ(extent.block == extents[0].block, first);
+    EXPECT_EQ(extent.block.raw_length_bytes, first ? 3 * kGridBytes : kGridBytes + 1000);
+    pieces.push_back({extent.offset, extent.length_bytes, extent.source_offset});
+  }
+  const uint64_t grid = kGridBytes;
+  EXPECT_EQ(pieces, (std::vector<Piece>{{0, grid, 0},
+                                        {grid, grid / 2, grid},
+                                        {5 * grid / 2, grid / 2, 3 * grid / 2},
+                                        {3 * grid, grid, 2 * grid},
+                                        {4 * grid, grid, 0},
+                                        {5 * grid, 1000, grid}}));
+}
+
+TEST_F(StagedHeadTest, TheBlockOfASmallFileIsThatOfAJournaledVolume) {
+  std::string data = Noise(6, 60000);
+  std::fill(data.begin() + 8192, data.begin() + 20000, '\0');  // pages of zeros inside
   ASSERT_TRUE(world_.Open());
-  world_.File(kRootInode, "f", data);
+  const InodeNumber journaled = world_.File(kRootInode, "f", data);
   ASSERT_TRUE(world_.volume->Freeze());
   ASSERT_TRUE(world_.SealOldest());
+  const BlockRef block =
+      world_.volume->View().layer()->Extents(journaled, 0, data.size())->front().block;
   world_.Close();
-  const uint64_t before = world_.store.put_count();
   Stage();
   const InodeNumber file = world_.File(kRootInode, "f", data);
   ASSERT_TRUE(head_->Finish());
   EXPECT_EQ(InPublished(file), data);
-  EXPECT_LE(world_.store.put_count() - before, 3u);  // nodes and roots: they hold times
-  EXPECT_GE(world_.store.dedup_count(), 3u);         // the file's three windows with data
+  EXPECT_EQ(block.raw_length_bytes, data.size() - 8192);  // two whole pages of zeros
+  EXPECT_EQ(
+      TreeLayer(world_.store, published_, slices_)->Extents(file, 0, data.size())->front().block,
+      block);
 }
 
 TEST_F(StagedHeadTest, ARefusedPutFailsTheHeadForGoodAndPublishesNothing) {
