@@ -171,7 +171,20 @@ struct VolumeOps::Impl {
     // libfuse's name for bit 11 is older; the kernel's is FATTR_KILL_SUIDGID.
     static_assert(FUSE_SET_ATTR_KILL_SUID == FATTR_KILL_SUIDGID);
     set.kill_privileges = (valid & FATTR_KILL_SUIDGID) != 0;
-    ReplyAttributes(req, ino, VolumeOf(req).SetAttr(Context(req), ino, set));
+    const Result<Inode> inode = VolumeOf(req).SetAttr(Context(req), ino, set);
+    // With its writeback cache the kernel sends the times of a file after it has removed its last
+    // link and closed it. It reads no answer but an error, which it would tell to the next
+    // syncfs(2). A caller cannot name such a file.
+    if (!inode && inode.error().code() == ErrorCode::kNotFound &&
+        (valid & ~(FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_CTIME)) == 0) {
+      struct stat gone{};
+      gone.st_ino = ino;
+      gone.st_mtim = st->st_mtim;
+      gone.st_ctim = st->st_ctim;
+      fuse_reply_attr(req, &gone, 0);
+      return;
+    }
+    ReplyAttributes(req, ino, inode);
   }
 
   // ---- files ----

@@ -171,7 +171,7 @@ Result<Key256> RunCommand(const std::string& command, int64_t timeout_ms) {
     if (got == 0) break;
     text.size += static_cast<size_t>(got);
   }
-  if (text.size > kMaxBytes) return Parse(text, "output of the " + name);  // its rest is not read
+  if (text.size > kMaxBytes) return Parse(text, "output of " + name);  // its rest is not read
   int status = 0;
   if (!child.Wait(deadline, status)) return late();
   if (WIFSIGNALED(status)) {
@@ -182,7 +182,7 @@ Result<Key256> RunCommand(const std::string& command, int64_t timeout_ms) {
     return Err(ErrorCode::kFailedPrecondition,
                fmt::format("{} ended with status {}", name, WEXITSTATUS(status)));
   }
-  return Parse(text, "output of the " + name);
+  return Parse(text, "output of " + name);
 }
 
 }  // namespace

@@ -113,6 +113,26 @@ TEST_P(MountedFiles, UnlinkedOpenFileLivesUntilTheLastClose) {
   EXPECT_TRUE(Eventually([this] { return Ask("opens") == "0"; }));
 }
 
+// The kernel writes the times of a removed file back: an error of that is what syncfs(2) would say.
+TEST_P(MountedFiles, SyncfsSucceedsAfterLastLinksWereRemoved) {
+  Start();
+  const int dir = ::open(Path("").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_GE(dir, 0);
+  const auto sync = [dir] { return ::syncfs(dir) == 0 ? 0 : errno; };
+  Spill(Path("a"), "a");
+  ASSERT_EQ(::unlink(Path("a").c_str()), 0);
+  EXPECT_EQ(sync(), 0);
+  Spill(Path("a"), "a");
+  Spill(Path("b"), "b");
+  ASSERT_EQ(::rename(Path("a").c_str(), Path("b").c_str()), 0);
+  EXPECT_EQ(sync(), 0);
+  ASSERT_EQ(::mkdir(Path("dir").c_str(), 0750), 0);
+  ASSERT_EQ(::rmdir(Path("dir").c_str()), 0);
+  EXPECT_EQ(sync(), 0);
+  EXPECT_EQ(Slurp(Path("b")), "a");
+  ::close(dir);
+}
+
 TEST_P(MountedFiles, SharedMappingIsSeenByReadAndReachesTheServer) {
   Start();
   UniqueFd fd = OpenFile(Path("map"), O_RDWR | O_CREAT);

@@ -217,6 +217,18 @@ TEST_F(VolumeServerTest, SetAttrSetsTimesToTheNanosecond) {
   EXPECT_EQ(out.attr.ctime, 77u);
 }
 
+TEST_F(VolumeServerTest, OnlyTheTimesOfAFileThatIsGoneMayBeWrittenBack) {
+  Start();
+  fuse_setattr_in in{};
+  in.valid = FATTR_MTIME | FATTR_CTIME;
+  in.mtime = 5;
+  EXPECT_EQ(kernel_.Call(FUSE_SETATTR, 99, Bytes(in)).As<fuse_attr_out>().attr.nlink, 0u);
+  in.valid = FATTR_CTIME | FATTR_MODE;
+  EXPECT_EQ(kernel_.Call(FUSE_SETATTR, 99, Bytes(in)).header.error, -ENOENT);
+  in.valid = FATTR_SIZE;
+  EXPECT_EQ(kernel_.Call(FUSE_SETATTR, 99, Bytes(in)).header.error, -ENOENT);
+}
+
 TEST_F(VolumeServerTest, TmpFileIsDecodedBeforeLibfuse) {
   Start();
   fuse_create_in in{};
