@@ -32,6 +32,8 @@ class HostApi {
                                                    const catalog::Environment& env);
   Answer Unmount(const std::string& requested_org, const host::Umount& call);
   Answer ReadArtifact(const std::string& org, const host::ArtifactRead& call);
+  // What a call reads or writes on the host: on no FUSE filesystem, not in the data directory.
+  Status CheckHostPath(const std::string& path);
   Result<FsView> ViewOfSource(const std::string& org, const std::string& source);
   Answer Stats();
 

@@ -6,6 +6,7 @@
 
 #include "api/control.h"
 #include "api/host_api.h"
+#include "api/host_path.h"
 #include "api/host_views.h"
 #include "api/tree_transfer.h"
 #include "catalog/ids.h"
@@ -172,7 +173,7 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
     }
     case Call::kEnvImport: {
       const auto& call = request.env_import();
-      CAIRN_TRY(RefuseFusePath(call.source()));
+      CAIRN_TRY(CheckHostPath(call.source()));
       CAIRN_TRY(services_.volumes.Import(org, call.env(), [&](Volume& volume) -> Status {
         *response.mutable_transfer() =
             ToView(CAIRN_TRY(ImportTree(call.source(), volume, call.path())));
@@ -182,6 +183,7 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
     }
     case Call::kEnvExport: {
       const auto& call = request.env_export();
+      CAIRN_TRY(CheckHostPath(call.target()));
       const FsView view = CAIRN_TRY(ViewOfSource(org, call.env()));
       *response.mutable_transfer() =
           ToView(CAIRN_TRY(ExportTree(view, call.path(), call.target())));
@@ -204,6 +206,11 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
     default:
       return Err(ErrorCode::kInternal, "not a call on an Environment");
   }
+}
+
+Status HostApi::CheckHostPath(const std::string& path) {
+  CAIRN_TRY(RefuseFusePath(path));
+  return RefuseDataDirectory(path, services_.data_dir);
 }
 
 Result<FsView> HostApi::ViewOfSource(const std::string& org, const std::string& source) {
@@ -358,8 +365,8 @@ HostApi::Answer HostApi::SnapshotCall(const std::string& org, const host::HostRe
     case Call::kPause: {
       const auto& call = request.pause();
       CAIRN_TRY(CheckName(call.name()));
-      CAIRN_TRY(RefuseFusePath(call.memory_path()));
-      CAIRN_TRY(RefuseFusePath(call.vmstate_path()));
+      CAIRN_TRY(CheckHostPath(call.memory_path()));
+      CAIRN_TRY(CheckHostPath(call.vmstate_path()));
       PauseRequest pause{.memory_path = call.memory_path(),
                          .vmstate_path = call.vmstate_path(),
                          .vmm = {},
@@ -374,7 +381,7 @@ HostApi::Answer HostApi::SnapshotCall(const std::string& org, const host::HostRe
     case Call::kResume: {
       const auto& call = request.resume();
       for (const std::string& path : {call.memory_path(), call.vmstate_path()}) {
-        if (!path.empty()) CAIRN_TRY(RefuseFusePath(path));
+        if (!path.empty()) CAIRN_TRY(CheckHostPath(path));
       }
       const ResumeRequest resume{.memory_path = call.memory_path(),
                                  .vmstate_path = call.vmstate_path(),

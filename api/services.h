@@ -49,6 +49,7 @@ struct ApiServices {
   std::function<host::StatsInfo()> stats;  // store and process; the catalog's counts are added here
   std::function<std::vector<LiveMount>()> mounts;
   std::function<CheckProgress()> check_progress = {};
+  std::string data_dir = {};  // no call may name a path in it, or one that it is in
   // `rate_bytes`: of START. STOP returns when the pass is at rest.
   std::function<Result<ScrubReport>(host::ScrubAction action, uint64_t rate_bytes)> scrub = {};
 };

@@ -41,6 +41,7 @@ class Importer {
       : volume_(volume), source_(std::move(source)), buffer_(kCopyBytes) {}
 
   Result<TransferCounts> Run(const std::string& path) {
+    into_ = path.substr(0, path.find_last_not_of('/') + 1);
     UniqueFd root(::open(source_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!root.valid()) return std::unexpected(HostError("cannot open the directory", source_));
     struct stat info{};
@@ -208,8 +209,8 @@ class Importer {
       return Error(
           ErrorCode::kAlreadyExists,
           fmt::format(
-              "{} exists inside the Environment and is not a directory in both: remove it first",
-              path));
+              "{}{} exists inside the Environment and is not a directory in both: remove it first",
+              into_, path));
     };
     if (S_ISDIR(info.st_mode)) {
       bool made = true;
@@ -311,6 +312,7 @@ class Importer {
 
   Volume& volume_;
   const std::string source_;
+  std::string into_;  // inside the Environment, for messages
   std::vector<char> buffer_;
   dev_t device_ = 0;
   std::vector<Level> stack_;

@@ -253,6 +253,7 @@ Status Daemon::StartServers() {
                                   .stats = {},
                                   .mounts = {}});
   services_->add_keys = [this](const OrganizationKeys& keys) { AddKeys(keys); };
+  services_->data_dir = options_.data_dir;
   services_->backup = [this](const BackupOptions& options) { return backup_->Run(options); };
   services_->rotate_key = [this](const std::string& org) { return RotateKey(org); };
   services_->check = [this](bool rebuild_index) {

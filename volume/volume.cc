@@ -10,6 +10,7 @@
 // returned before.
 #include "volume/volume.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -72,11 +73,17 @@ Status VolumeImpl::CheckWritable() const {
 Status VolumeImpl::CheckQuota(int64_t inodes, int64_t bytes) const {
   if (inodes > 0 && options_.quota_inodes > 0 &&
       inodes_total_ + static_cast<uint64_t>(inodes) > options_.quota_inodes) {
-    return ErrErrno(ENOSPC);
+    return Err(ErrorCode::kExhausted,
+               fmt::format("the Environment's quota of {} inodes is used up: remove files",
+                           options_.quota_inodes),
+               ENOSPC);
   }
   if (bytes > 0 && options_.quota_bytes > 0 &&
       bytes_total_ + static_cast<uint64_t>(bytes) > options_.quota_bytes) {
-    return ErrErrno(ENOSPC);
+    return Err(ErrorCode::kExhausted,
+               fmt::format("the Environment's quota of {} bytes leaves no room: remove files",
+                           options_.quota_bytes),
+               ENOSPC);
   }
   return {};
 }

@@ -28,11 +28,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <sstream>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -77,6 +80,18 @@ std::optional<Device> DeviceOf(const std::string& dir) {
     return std::nullopt;
   }
   return Device{st.stx_dev_major, st.stx_dev_minor};
+}
+
+// Whether a filesystem is mounted anywhere in our namespace; proc_pid_mountinfo(5).
+bool IsMountedAnywhere(const Device& device) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  const std::string wanted = fmt::format("{}:{}", device.major, device.minor);
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream fields(line);
+    std::string id, parent, number;
+    if (fields >> id >> parent >> number && number == wanted) return true;
+  }
+  return false;
 }
 
 // After a kill -9 of keeper and server together their mounts stay in the tree, dead: statfs(2)
@@ -347,7 +362,15 @@ class Keeper {
   void Unmount(const Message& message, const UnmountRequest& request, const std::string& dir,
                const Device& device) {
     int error = 0;
-    if (DeviceOf(dir) == device) {  // otherwise somebody else has unmounted it already
+    if (DeviceOf(dir) != device) {
+      if (IsMountedAnywhere(device)) {
+        return Fail(message, EBUSY,
+                    fmt::format("cannot unmount {}: something else is mounted over it, or it was "
+                                "moved: unmount that, or move it back, first",
+                                dir));
+      }
+      // Otherwise somebody else has unmounted it already.
+    } else {
       if (::umount2(dir.c_str(), UMOUNT_NOFOLLOW) != 0) error = errno;
       if (error == EBUSY && request.lazy) {
         error = ::umount2(dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 ? errno : 0;

@@ -90,11 +90,17 @@ cairn umount "$env" >/dev/null
 row 0 "mounted +no" umount "$env" # what was asked for is so
 row 3 "$work/missing" env import "$env" "$work/missing"
 row 3 "missing" env export "$env" "$work/exported" --path /missing
-row 4 "empty" env export "$env" "$work"
+mkdir "$work/full" && touch "$work/full/x"
+row 4 "empty" env export "$env" "$work/full"
+ln -s "$data" "$work/to_data"
+for dir in "$data" "$data/packs" "$work/to_data" "$(dirname "$data")" /; do row 64 "data directory .* name another path" env import "$env" "$dir"; done
+for dir in "$data" "$data/new" "$work/to_data/new" "$(dirname "$data")"; do row 64 "data directory .* name another path" env export "$env" "$dir"; done
+row 64 "data directory .* name another path" pause "$env" --memory "$data/cairn.format" --vmstate "$work/memory"
+row 64 "data directory .* name another path" resume "$env" --memory "$data/memory"
 
 # Pause and resume.
 row 3 "memory.*$work/missing" pause "$env" --memory "$work/missing" --vmstate "$work/memory"
-row 64 "regular file" pause "$env" --memory "$work" --vmstate "$work/memory"
+row 64 "regular file" pause "$env" --memory "$work/m2" --vmstate "$work/memory"
 row 4 "not suspended" resume "$env"
 row 64 "snapshot" resume "$env" --allow-older
 older=$(cairn pause "$env" --memory "$work/memory" --vmstate "$work/memory" | jq -er .id)

@@ -60,6 +60,20 @@ TEST_F(Keeper, BusyMountIsNotUnmountedUnlessLazily) {
   EXPECT_EQ(Ask("opens"), "0");        // and its opens were given back
 }
 
+TEST_F(Keeper, ACoveredMountIsNotSaidToBeUnmounted) {
+  Start();
+  Spill(Path("file"), "x");
+  ASSERT_EQ(::mount("over", dir_.c_str(), "tmpfs", 0, ""), 0) << std::strerror(errno);
+  for (const char* how : {"unmount", "unmount-lazy"}) {
+    const std::string answer = Ask(how);
+    EXPECT_NE(answer.find("mounted over it"), std::string::npos) << answer;
+  }
+  ASSERT_EQ(::umount(dir_.c_str()), 0);
+  EXPECT_EQ(Slurp(Path("file")), "x");  // it is still served
+  EXPECT_EQ(Ask("unmount"), "ok");
+  EXPECT_FALSE(IsMounted(dir_));
+}
+
 TEST_F(Keeper, UnmountWritesBackWhatIsDirtyAndLeavesNothing) {
   Start({"--write-delay-ms", "50"});
   Spill(Path("file"), std::string(2'000'000, 'x'));
