@@ -260,7 +260,11 @@ Error SpaceGuard::RefusalLocked(SpaceUse use, uint64_t bytes, std::string_view w
                ENOSPC);
 }
 
-// Takes `bytes`, or `at_least` when there is no room for all of them.
+// Takes `bytes`, or `at_least` when there is no room for all of them. Freeing and draining work is
+// granted what is still in the reserve file, too, and then gets it out: slice by slice, because
+// others, who take without asking, may have had what the last one freed. It is refused when the
+// file has no more for it, so that a refusal is true: the budget that it names is less than was
+// asked for. (What seals have taken comes first; a deletion beside them shortens the file further.)
 Status SpaceGuard::Take(SpaceUse use, uint64_t at_least, uint64_t bytes, std::string_view what,
                         uint64_t& taken) {
   for (int attempt = 0;; attempt++) {
@@ -286,15 +290,40 @@ Status SpaceGuard::Take(SpaceUse use, uint64_t at_least, uint64_t bytes, std::st
     }
     Refresh();
   }
-  Shorten(use);
-  MutexLock lock(mutex_);
-  if (LeftByOthersLocked(use) >= 0) return {};
-  set_aside_[Index(use)] -= std::exchange(taken, 0);
-  ++refusals_[Index(use)];
-  return std::unexpected(RefusalLocked(use, at_least, what));
+  for (;;) {
+    uint64_t before;
+    {
+      MutexLock lock(mutex_);
+      before = reserve_bytes_;
+    }
+    Shorten(use);
+    MutexLock lock(mutex_);
+    int64_t left = LeftByOthersLocked(use);
+    // What deletions beside it wait for is not this one's to free.
+    if (use == SpaceUse::kDraining) {
+      left += static_cast<int64_t>(set_aside_[Index(SpaceUse::kFreeing)]);
+    }
+    if (left >= 0) return {};
+    if (left + static_cast<int64_t>(taken - at_least) >= 0) {
+      set_aside_[Index(use)] -= taken - at_least;
+      taken = at_least;
+      return {};
+    }
+    const uint64_t keep = use == SpaceUse::kDraining ? limits_.reserve_bytes / 2 : 0;
+    if (reserve_bytes_ > keep && reserve_bytes_ != before) continue;
+    set_aside_[Index(use)] -= std::exchange(taken, 0);
+    ++refusals_[Index(use)];
+    Error refusal = RefusalLocked(use, at_least, what);
+    if (reserve_bytes_ > keep) {
+      return std::unexpected(
+          std::move(refusal).WithContext("the reserve file cannot be shortened"));
+    }
+    return std::unexpected(std::move(refusal));
+  }
 }
 
-// Shortens the reserve file until what is set aside for freeing and draining is free.
+// Shortens the reserve file by what is set aside for freeing and draining and not free, an eighth
+// at least.
 void SpaceGuard::Shorten(SpaceUse use) {
   MutexLock file_lock(file_mutex_);
   Refresh();

@@ -5,9 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <thread>
+#include <vector>
 
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_file_system.h"
+#include "tests/support/forwarding_file_system.h"
 #include "tests/support/temp_dir.h"
 
 namespace cairn {
@@ -20,6 +23,24 @@ constexpr SpaceLimits kLimits = {.reserve_bytes = 8 * kMiB,
                                  .headroom_bytes = 16 * kMiB,
                                  .dirty_bytes_per_mount = 2 * kMiB};
 
+// Others take all that is free, `takes` times, each time before the guard can look.
+class SharedDisk final : public ForwardingFileSystem {
+ public:
+  explicit SharedDisk(FaultyFileSystem& disk) : ForwardingFileSystem(disk), disk_(disk) {}
+  int takes = 0;
+
+  Result<DiskSpace> Space(const std::string& dir) override {
+    if (takes > 0 && disk_.space_left() > 0) {
+      --takes;
+      disk_.SetSpaceLeft(0);
+    }
+    return disk_.Space(dir);
+  }
+
+ private:
+  FaultyFileSystem& disk_;
+};
+
 class SpaceGuardTest : public testing::Test {
  protected:
   SpaceGuardTest() : dir_(temp_ / "data"), fs_(temp_ / "scratch") {
@@ -28,7 +49,8 @@ class SpaceGuardTest : public testing::Test {
   // The reserve file comes out of `space_left`.
   void Open(int64_t space_left) {
     fs_.SetSpaceLeft(space_left);
-    auto opened = SpaceGuard::Open({.fs = fs_, .dir = dir_, .clock = clock_, .limits = kLimits});
+    auto opened =
+        SpaceGuard::Open({.fs = shared_, .dir = dir_, .clock = clock_, .limits = kLimits});
     ASSERT_TRUE(opened) << opened.error().ToString();
     guard_ = *std::move(opened);
   }
@@ -54,6 +76,7 @@ class SpaceGuardTest : public testing::Test {
   TempDir temp_;
   const std::string dir_;
   FaultyFileSystem fs_;
+  SharedDisk shared_{fs_};
   FakeClock clock_;
   std::unique_ptr<SpaceGuard> guard_;
 };
@@ -202,6 +225,52 @@ TEST_F(SpaceGuardTest, SealsLeaveHalfOfTheReserveFile) {
   EXPECT_EQ(fs_.space_left(), static_cast<int64_t>(8 * kMiB)) << "beside what the seal has";
 }
 
+// A refusal is true: its budget is less than what was asked for when it is said.
+TEST_F(SpaceGuardTest, WhatOthersTakeOfTheReserveFileIsTakenFromItAgain) {
+  Open(32 * kMiB);
+  SetFree(0);
+  shared_.takes = 3;
+  const Status made = guard_->MakeRoom(100 * kKiB, "a record");
+  EXPECT_TRUE(made) << made.error().ToString();
+  EXPECT_EQ(ReserveFile(), 4 * kMiB);
+  EXPECT_EQ(fs_.space_left(), static_cast<int64_t>(kMiB));
+  SetFree(0);
+  shared_.takes = 100;
+  const Status refused = guard_->MakeRoom(100 * kKiB, "a record");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(ReserveFile(), 0u);
+  EXPECT_NE(refused.error().message().find("needs 100.0 KiB and its budget has 0.0 KiB; 0.0 KiB"),
+            std::string::npos)
+      << refused.error().message();
+}
+
+TEST_F(SpaceGuardTest, AllThatFitIntoTheReserveFileTogetherGetItWhoeverComesFirst) {
+  for (int round = 0; round < 30; ++round) {
+    Open(32 * kMiB);
+    ASSERT_EQ(ReserveFile(), 8 * kMiB);
+    SetFree(0);
+    std::vector<Result<SpaceReservation>> got;
+    for (int i = 0; i < 8; ++i) got.emplace_back(Err(ErrorCode::kInternal));
+    std::vector<std::thread> takers;
+    for (size_t i = 0; i < got.size(); ++i) {
+      takers.emplace_back([&, i] {
+        const SpaceUse use = i < 4 ? SpaceUse::kDraining : SpaceUse::kFreeing;
+        // The first of the seals comes before deletions: these may take all of the file.
+        while (i >= 4 && guard_->GetStatus().set_aside_bytes[1] < 4 * kMiB) {
+          std::this_thread::yield();
+        }
+        got[i] = guard_->Reserve(use, kMiB, "a test");
+      });
+    }
+    for (std::thread& taker : takers) taker.join();
+    for (const auto& one : got) EXPECT_TRUE(one) << one.error().ToString();
+    EXPECT_EQ(ReserveFile(), 0u);
+    got.clear();
+    guard_.reset();
+    fs_.SetSpaceLeft(-1);
+  }
+}
+
 TEST_F(SpaceGuardTest, TheReserveFileGrowsAgainBeforeNewWorkDoes) {
   Open(32 * kMiB);
   SetFree(0);
@@ -250,7 +319,12 @@ TEST_F(SpaceGuardTest, AReserveFileThatCannotBeChangedIsNoReasonToStop) {
   EXPECT_EQ(ReserveFile(), 8 * kMiB);
   SetFree(0);
   fs_.FailNth(FaultyFileSystem::Call::kTruncate, 1, EIO);
-  EXPECT_EQ(Refusal(SpaceUse::kFreeing, kMiB), ErrorCode::kExhausted);
+  const Status refused = guard_->MakeRoom(kMiB, "a record");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kExhausted);
+  EXPECT_NE(refused.error().message().find("the reserve file cannot be shortened"),
+            std::string::npos)
+      << refused.error().message();
   EXPECT_TRUE(Granted(SpaceUse::kFreeing, kMiB));
 }
 
