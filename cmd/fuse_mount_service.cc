@@ -1,7 +1,9 @@
-// Mounts by volume. An entry is made before mount(2) and filled after it, so that two mounts of one
-// volume cannot race and the lock is never held over I/O. A mount that somebody else took away
-// (umount(8)) counts as not mounted at once; what is left of it is cleared by the next call about
-// its volume.
+// Mounts by volume. What their kernels may hold dirty is one reservation, as large as the number of
+// mounts with files open for writing asks for: it changes when the first one opens and the last one
+// closes, before the kernel is answered. An entry is made before mount(2) and filled after it, so
+// that two mounts of one volume cannot race and the lock is never held over I/O. A mount that
+// somebody else took away (umount(8)) counts as not mounted at once; what is left of it is cleared
+// by the next call about its volume.
 #include "cmd/fuse_mount_service.h"
 
 #include <errno.h>
@@ -34,8 +36,9 @@ bool CoversOrIsWithin(const std::string& dir, const std::string& data_dir) {
 // What the kernel lets all mounts together hold dirty: vm.dirty_ratio, by default a fifth of the
 // memory it can use.
 uint64_t MostDirtyBytes() {
-  const auto pages = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L));
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 5;
+  static const uint64_t bytes = static_cast<uint64_t>(std::max(sysconf(_SC_PHYS_PAGES), 0L)) *
+                                static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 5;
+  return bytes;
 }
 
 }  // namespace
@@ -66,17 +69,9 @@ Status FuseMountService::Mount(Volume& volume, const std::string& dir,
   fuse.nodev = !options.allow_dev;
   fuse.read_only = options.read_only;
   fuse.writeback_cache = options.writeback_cache;
-  SpaceReservation dirty;
   if (space_ != nullptr && !options.read_only) {
     fuse.max_dirty_bytes = space_->limits().dirty_bytes_per_mount;
-    const uint64_t held_bytes =
-        space_->GetStatus().set_aside_bytes[static_cast<size_t>(SpaceUse::kDirty)];
-    const uint64_t most_bytes = MostDirtyBytes();
-    auto held = space_->Reserve(
-        SpaceUse::kDirty,
-        std::min(fuse.max_dirty_bytes, most_bytes > held_bytes ? most_bytes - held_bytes : 0),
-        "a mount");
-    if (held) dirty = *std::move(held);
+    fuse.on_writers = [this](bool writers) { CountWriters(writers); };
   }
   auto mounted = MountedVolume::Mount(keeper_, volume, fuse);
   MutexLock lock(mutex_);
@@ -87,8 +82,30 @@ Status FuseMountService::Mount(Volume& volume, const std::string& dir,
   }
   Entry& entry = mounts_[volume.id()];
   entry.mount = std::move(*mounted);
-  entry.dirty = std::move(dirty);
   return {};
+}
+
+void FuseMountService::LimitSpace(SpaceGuard& space) {
+  space_ = &space;
+  MutexLock lock(dirty_mutex_);
+  dirty_ = *space.Reserve(SpaceUse::kDirty, 0, "page caches");  // never refused
+}
+
+// A mount without a writable open has nothing in the page cache that we do not know, and gets
+// nothing there without asking us for one.
+void FuseMountService::CountWriters(bool writers) {
+  MutexLock lock(dirty_mutex_);
+  if (writers) {
+    ++mounts_with_writers_;
+  } else {
+    --mounts_with_writers_;
+  }
+  const uint64_t wanted_bytes =
+      std::min(mounts_with_writers_ * space_->limits().dirty_bytes_per_mount, MostDirtyBytes());
+  IgnoreError(dirty_.Cover(wanted_bytes, "page caches"), "this use is never refused");
+  if (dirty_.bytes() <= wanted_bytes) return;
+  SpaceReservation given_back = *space_->Reserve(SpaceUse::kDirty, 0, "page caches");
+  given_back.TakeFrom(dirty_, dirty_.bytes() - wanted_bytes);
 }
 
 std::shared_ptr<MountedVolume> FuseMountService::Find(const Id128& volume) {

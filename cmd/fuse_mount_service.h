@@ -24,9 +24,9 @@ class FuseMountService final : public MountService {
   FuseMountService(KeeperClient& keeper, std::string data_dir)
       : keeper_(keeper), data_dir_(std::move(data_dir)) {}
 
-  // Bounds what the kernel may hold dirty for each mount, and sets that aside while it lives.
-  // Before the first mount; the guard outlives them.
-  void LimitSpace(SpaceGuard& space) { space_ = &space; }
+  // Bounds what the kernel may hold dirty for each mount, and sets that aside while a file in it is
+  // open for writing. Before the first mount; the guard outlives them.
+  void LimitSpace(SpaceGuard& space);
 
   Status Mount(Volume& volume, const std::string& dir, const MountOptions& options) override;
   Status Unmount(const Id128& volume, bool force) override;
@@ -40,14 +40,18 @@ class FuseMountService final : public MountService {
   struct Entry {
     std::string dir;
     std::shared_ptr<MountedVolume> mount = nullptr;  // null while it is being mounted
-    SpaceReservation dirty = {};
   };
   // Null when nothing is mounted, or it has gone (umount(8), an abort).
   std::shared_ptr<MountedVolume> Find(const Id128& volume);
 
   KeeperClient& keeper_;
   const std::string data_dir_;
+  void CountWriters(bool writers);
+
   SpaceGuard* space_ = nullptr;
+  Mutex dirty_mutex_;
+  uint64_t mounts_with_writers_ GUARDED_BY(dirty_mutex_) = 0;
+  SpaceReservation dirty_ GUARDED_BY(dirty_mutex_);  // for all of them together
   Mutex mutex_;
   std::map<Id128, Entry> mounts_ GUARDED_BY(mutex_);
 };

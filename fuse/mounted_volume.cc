@@ -65,6 +65,7 @@ Status MountedVolume::Serve(UniqueFd fuse) {
     closed_.store(true);
     if (options_.on_closed) options_.on_closed();
   };
+  server_options.on_writers = options_.on_writers;
   server_ = CAIRN_TRY(VolumeServer::Create(volume_, *transport_, server_options));
   CAIRN_TRY(transport_->Start(*server_));
   if (!server_->WaitForInit(kInitTimeoutMs)) {

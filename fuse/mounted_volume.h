@@ -30,6 +30,7 @@ struct FuseMountOptions {
   int64_t barrier_timeout_ms = 60'000;
   std::function<void()> on_closed;  // the connection has ended, by whomever; on a transport thread:
                                     // do not Stop() from it
+  std::function<void(bool writers)> on_writers;  // as VolumeServerOptions says
 };
 
 // Thread-safe. Keeper and volume outlive it.

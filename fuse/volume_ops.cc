@@ -191,12 +191,14 @@ struct VolumeOps::Impl {
   static void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
                      fuse_file_info* file) {
     const bool writable = IsWritable(file->flags);
+    VolumeServer& self = Self(req);
+    if (writable) self.AddWriter();
     const Result<NamedInode> made =
         VolumeOf(req).Create(Context(req), parent, name, S_IFREG | (mode & 07777), writable);
+    if (made) self.CountOpen(made->ino, writable);
+    if (writable) self.DropWriter();
     if (!made) return ReplyError(req, made.error());
-    VolumeServer& self = Self(req);
     FillOpened(*file, writable);
-    self.CountOpen(made->ino, writable);
     const fuse_entry_param entry = EntryOf(req, *made);
     if (fuse_reply_create(req, &entry, file) == -ENOENT) DropOpen(self, made->ino, writable);
   }

@@ -162,6 +162,7 @@ void VolumeServer::HandleClosed() {
     closed_ = true;
     changed_.NotifyAll();
   }
+  EndWriters();
   if (options_.on_closed) options_.on_closed();
 }
 
@@ -224,9 +225,11 @@ void VolumeServer::HandleTmpFile(const FuseRequest& request) {
   std::memcpy(&in, request.bytes.data() + sizeof(fuse_in_header), sizeof in);
   const OpContext context = ContextOf(request, options_.connection);
   const uint32_t mode = S_IFREG | (in.mode & 07777);
+  AddWriter();
   const Result<NamedInode> made = volume_.CreateUnnamed(context, request.node, mode);
+  if (made) CountOpen(made->ino, true);  // O_TMPFILE demands write access
+  DropWriter();
   if (!made) return ReplyError(request, Failed(made.error()));
-  CountOpen(made->ino, true);  // O_TMPFILE demands write access
   struct {
     fuse_out_header header;
     fuse_entry_out entry;
@@ -277,13 +280,34 @@ void VolumeServer::HandleStatx(const FuseRequest& request) {
   transport_.Send({&iov, 1});
 }
 
+void VolumeServer::AddWriter() {
+  MutexLock lock(writers_mutex_);
+  if (writers_ended_) return;
+  if (writers_++ == 0 && options_.on_writers) options_.on_writers(true);
+}
+
+void VolumeServer::DropWriter() {
+  MutexLock lock(writers_mutex_);
+  if (writers_ended_ || writers_ == 0) return;
+  if (--writers_ == 0 && options_.on_writers) options_.on_writers(false);
+}
+
+void VolumeServer::EndWriters() {
+  MutexLock lock(writers_mutex_);
+  if (writers_ > 0 && options_.on_writers) options_.on_writers(false);
+  writers_ = 0;
+  writers_ended_ = true;
+}
+
 void VolumeServer::CountOpen(InodeNumber ino, bool writable) {
+  if (writable) AddWriter();
   MutexLock lock(opens_mutex_);
   OpenCount& count = opens_[ino];
   ++(writable ? count.writers : count.readers);
 }
 
 void VolumeServer::UncountOpen(InodeNumber ino, bool writable) {
+  if (writable) DropWriter();
   MutexLock lock(opens_mutex_);
   const auto found = opens_.find(ino);
   if (found == opens_.end()) return;
@@ -321,6 +345,7 @@ void VolumeServer::ForgetAttributes(InodeNumber ino) {
 }
 
 void VolumeServer::ReleaseLeftOpens() {
+  EndWriters();
   std::unordered_map<InodeNumber, OpenCount> left;
   {
     MutexLock lock(opens_mutex_);

@@ -35,6 +35,11 @@ struct VolumeServerOptions {
   std::function<void(std::string_view init)>
       on_init;                      // INIT has been answered; called on a transport thread
   std::function<void()> on_closed;  // the connection has ended; called on a transport thread
+  // Whether the kernel may hold bytes that have not been written to us: from before the first
+  // writable open is answered, and before what it creates is made, until the last one is released
+  // (which the kernel does after their write-back). One call at a time, under a lock: it must not
+  // block, nor call back.
+  std::function<void(bool writers)> on_writers;
 };
 
 // Thread-safe. Volume and transport outlive it; the transport is stopped before it is destroyed.
@@ -86,6 +91,9 @@ class VolumeServer final : public FuseRequestHandler {
   void HandleInit(const FuseRequest& request);
   void ReplyError(const FuseRequest& request, int error);
   int SendFromCodec(struct iovec* iov, int count);
+  void AddWriter();  // before an open that may be writable is decided
+  void DropWriter();
+  void EndWriters();  // the kernel holds nothing any more
   void CountOpen(InodeNumber ino, bool writable);
   void UncountOpen(InodeNumber ino, bool writable);
   bool MayBeDirty(InodeNumber ino);  // in the kernel's page cache
@@ -106,6 +114,10 @@ class VolumeServer final : public FuseRequestHandler {
   CondVar changed_;
   bool initialized_ GUARDED_BY(mutex_) = false;
   bool closed_ GUARDED_BY(mutex_) = false;
+
+  Mutex writers_mutex_;
+  uint64_t writers_ GUARDED_BY(writers_mutex_) = 0;  // writable opens, also such as are under way
+  bool writers_ended_ GUARDED_BY(writers_mutex_) = false;
 
   Mutex opens_mutex_;
   std::unordered_map<InodeNumber, OpenCount> opens_ GUARDED_BY(opens_mutex_);

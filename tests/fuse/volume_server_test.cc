@@ -40,6 +40,10 @@ class VolumeServerTest : public testing::Test {
     options.writeback_cache = writeback_cache;
     options.on_init = [this](std::string_view init) { saved_init_ = init; };
     options.on_closed = [this] { ++closed_; };
+    options.on_writers = [this](bool writers) {
+      EXPECT_NE(has_writers_.exchange(writers), writers);
+      ++writers_changes_;
+    };
     auto server = VolumeServer::Create(*volume_, *transport_, options);
     ASSERT_TRUE(server.has_value());
     server_ = std::move(*server);
@@ -92,7 +96,56 @@ class VolumeServerTest : public testing::Test {
   std::unique_ptr<VolumeServer> server_;
   std::string saved_init_;
   std::atomic<int> closed_{0};
+  std::atomic<bool> has_writers_{false};
+  std::atomic<int> writers_changes_{0};
 };
+
+// What the page cache may hold is told by the writable opens alone.
+TEST_F(VolumeServerTest, ItIsSaidWhetherTheKernelMayHoldWhatWeHaveNotSeen) {
+  Start();
+  const auto open = [&](uint64_t node, uint32_t flags) {
+    fuse_open_in in{};
+    in.flags = flags;
+    return kernel_.Call(FUSE_OPEN, node, Bytes(in)).As<fuse_open_out>().fh;
+  };
+  const auto release = [&](uint64_t node, uint64_t handle) {
+    fuse_release_in in{};
+    in.fh = handle;
+    kernel_.Call(FUSE_RELEASE, node, Bytes(in));
+  };
+  const FakeReply created = Create("a");
+  const uint64_t node = created.As<fuse_entry_out>().nodeid;
+  const uint64_t writer = created.As<fuse_open_out>(sizeof(fuse_entry_out)).fh;
+  EXPECT_TRUE(has_writers_);
+  const uint64_t reader = open(node, O_RDONLY);
+  const uint64_t second = open(node, O_WRONLY);
+  release(node, writer);
+  EXPECT_TRUE(has_writers_) << "there is one more";
+  release(node, second);
+  EXPECT_FALSE(has_writers_);
+  EXPECT_EQ(writers_changes_, 2);
+  EXPECT_NE(Create("a", O_RDWR | O_EXCL).header.error, 0);
+  EXPECT_EQ(writers_changes_, 4) << "before it was refused";
+  EXPECT_FALSE(has_writers_);
+  release(node, open(node, O_RDONLY));
+  EXPECT_EQ(Create("b", O_RDONLY).header.error, 0);
+  EXPECT_EQ(writers_changes_, 4);
+  release(node, reader);
+  fuse_create_in unnamed{};
+  unnamed.flags = O_RDWR;
+  unnamed.mode = S_IFREG | 0600;
+  const FakeReply temporary = kernel_.Call(FUSE_TMPFILE, FUSE_ROOT_ID, Bytes(unnamed) + Name("x"));
+  ASSERT_EQ(temporary.header.error, 0);
+  EXPECT_TRUE(has_writers_);
+  release(temporary.As<fuse_entry_out>().nodeid,
+          temporary.As<fuse_open_out>(sizeof(fuse_entry_out)).fh);
+  EXPECT_FALSE(has_writers_);
+  open(node, O_RDWR);
+  EXPECT_TRUE(has_writers_);
+  kernel_.Hangup();
+  for (int i = 0; i < 1000 && has_writers_; ++i) ::usleep(10'000);
+  EXPECT_FALSE(has_writers_) << "the connection has ended";
+}
 
 TEST_F(VolumeServerTest, InitNegotiatesWhatTheDesignAsksFor) {
   StartWith(MemoryVolumeOptions{});
