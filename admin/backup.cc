@@ -33,7 +33,6 @@ namespace cairn {
 namespace {
 
 constexpr size_t kChunkBytes = 1 << 20;
-constexpr std::string_view kPartial = ".partial";
 
 std::string SetName(int64_t at_ms) {
   const time_t seconds = static_cast<time_t>(at_ms / 1000);
@@ -115,7 +114,7 @@ Status Backup::CheckDestination(const std::string& destination) {
                fmt::format("{} and the data directory {} lie in each other", to, from));
   }
   for (const std::string& name : CAIRN_TRY(deps_.fs.List(destination))) {
-    if (name == "lost+found" || name.ends_with(kPartial)) continue;
+    if (name == "lost+found" || name.ends_with(kPartialBackupSuffix)) continue;
     if (name != "cairn.format" && ReadBackupMarker(deps_.fs, destination + "/" + name)) continue;
     return Err(
         ErrorCode::kInvalidArgument,
@@ -131,16 +130,20 @@ Result<Backup::Set> Backup::BeginSet(const std::string& destination) {
   FileSystem& fs = deps_.fs;
   Set set;
   for (const std::string& name : CAIRN_TRY(fs.List(destination))) {
-    if (!name.ends_with(kPartial)) continue;
+    if (!name.ends_with(kPartialBackupSuffix)) continue;
     const std::string dir = destination + "/" + name;
     const auto marker = ReadBackupMarker(fs, dir);
+    if (!marker && marker.error().code() == ErrorCode::kNotFound) {
+      // Nothing but its name had become durable. One that is not empty is somebody's, and stays.
+      IgnoreError(fs.RemoveDir(dir), "it is in nobody's way");
+    }
     if (!marker || marker->store != deps_.directory.store()) continue;
     if (!marker->complete) {
       set.dir = dir;
       continue;
     }
     // Only its last step is missing.
-    CAIRN_TRY(fs.Rename(dir, dir.substr(0, dir.size() - kPartial.size())));
+    CAIRN_TRY(fs.Rename(dir, dir.substr(0, dir.size() - kPartialBackupSuffix.size())));
     CAIRN_TRY(fs.SyncDir(destination));
   }
   const std::string newest = CAIRN_TRY(NewestBackupSet(fs, destination, deps_.directory.store()));
@@ -155,7 +158,11 @@ Result<Backup::Set> Backup::BeginSet(const std::string& destination) {
     }
   }
   if (set.dir.empty()) {
-    set.dir = destination + "/" + SetName(deps_.clock.NowMs()) + std::string(kPartial);
+    const std::string name = destination + "/" + SetName(deps_.clock.NowMs());
+    set.dir = name + std::string(kPartialBackupSuffix);
+    for (int i = 2; CAIRN_TRY(fs.Exists(set.dir)); ++i) {  // another store's
+      set.dir = fmt::format("{}-{}{}", name, i, kPartialBackupSuffix);
+    }
     CAIRN_TRY(fs.MakeDir(set.dir));
   }
   const BackupMarker marker{.store = deps_.directory.store(), .source = deps_.directory.instance()};

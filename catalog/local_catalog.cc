@@ -395,7 +395,8 @@ class LocalCatalogImpl : public LocalCatalog {
     }
     auto opened = std::make_shared<OpenedDb>();
     opened->mark = mark_.get();
-    const rocksdb::Options options = DatabaseOptions(options_, cache_, opened->state);
+    rocksdb::Options options = DatabaseOptions(options_, cache_, opened->state);
+    options.allow_fallocate = MayAllocateAhead(*options.env, DbPath());
     const std::optional<LogPosition> committed = mark_->position();
     CAIRN_TRY(CutTornLog(fs_, DbPath(), [&]() -> Status {
       return committed ? HasCommitted(options, committed->sequence) : Status();

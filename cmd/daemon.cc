@@ -209,6 +209,9 @@ void Daemon::WatchSpace() {
   constexpr int64_t kTickMs = 200;
   for (;;) {
     space_->Maintain();
+    if (space_->HasRoom(SpaceUse::kGrowing, DataDirectory::kOpeningRoomBytes)) {
+      directory_->KeepOpeningRoom();
+    }
     MutexLock lock(background_mutex_);
     if (background_ends_) return;
     background_changed_.WaitFor(background_mutex_, kTickMs);

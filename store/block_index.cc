@@ -129,8 +129,9 @@ Status BlockIndex::OpenLocked() {
   MakeRoomToOpen(options_.env != nullptr ? *options_.env : *rocksdb::Env::Default(), options_.dir,
                  options_.make_room);
   rocksdb::DB* db = nullptr;
-  const rocksdb::Status opened =
-      rocksdb::DB::Open(DbOptions(cache_, options_.env), options_.dir, &db);
+  rocksdb::Options options = DbOptions(cache_, options_.env);
+  options.allow_fallocate = MayAllocateAhead(*options.env, options_.dir);
+  const rocksdb::Status opened = rocksdb::DB::Open(options, options_.dir, &db);
   if (!opened.ok()) return std::unexpected(FromRocks(opened));
   db_.reset(db);
   write_failed_ = false;

@@ -9,6 +9,8 @@
 #include "store/data_directory.h"
 
 #include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,6 +40,7 @@ constexpr std::string_view kFirstLine = "cairn data directory";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kMaxFormatBytes = 4096;
 constexpr uint64_t kOpeningBytes = 1 << 20;  // what opening writes, and room for its names
+constexpr size_t kLockBytes = 16;            // a pid, and newlines
 constexpr std::string_view kFolders[] = {"catalog", "index", "keys", "packs", "trash", "volumes"};
 
 std::unexpected<Error> Damaged(const std::string& what) {
@@ -81,25 +84,38 @@ Result<std::optional<DataDirectoryFormat>> ReadFormat(FileSystem& fs, const std:
   return std::optional<DataDirectoryFormat>(*std::move(format));
 }
 
+std::unexpected<Error> UnfinishedBackup(const std::string& dir) {
+  return Err(
+      ErrorCode::kFailedPrecondition,
+      dir + " is an unfinished backup: it cannot be served. Run the backup again to its end");
+}
+
 // Whether the directory is a backup that nobody has served yet. FailedPrecondition: an unfinished
 // one. DataLoss: a file of it is missing.
 Result<bool> IsBackup(FileSystem& fs, const std::string& dir) {
   const auto marker = ReadBackupMarker(fs, dir);
   if (!marker && marker.error().code() == ErrorCode::kNotFound) return false;
   if (!marker) return std::unexpected(marker.error());
-  if (!marker->complete) {
-    return Err(
-        ErrorCode::kFailedPrecondition,
-        dir + " is an unfinished backup: it cannot be served. Run the backup again to its end");
-  }
+  if (!marker->complete) return UnfinishedBackup(dir);
   const auto format = CAIRN_TRY(ReadFormat(fs, dir));
   const bool served = format && !format->instance.is_zero();  // its removal was cut off
   if (!served) CAIRN_TRY(CheckBackupLengths(fs, dir, *marker));
   return true;
 }
 
+// A backup says what it is (BACKUP) before anything else is in it, but its directory is there
+// first: a power cut may leave it empty. Its name says what it was to be.
+Status CheckNameMayInitialise(const std::string& dir) {
+  char resolved[PATH_MAX];
+  std::string_view path = realpath(dir.c_str(), resolved) != nullptr ? resolved : dir.c_str();
+  while (path.ends_with('/')) path.remove_suffix(1);
+  if (path.ends_with(kPartialBackupSuffix)) return UnfinishedBackup(dir);
+  return {};
+}
+
 // Whether the directory holds nothing but what an initialisation that was cut off may have left.
 Status CheckMayInitialise(FileSystem& fs, const std::string& dir) {
+  CAIRN_TRY(CheckNameMayInitialise(dir));
   for (const std::string& name : CAIRN_TRY(fs.List(dir))) {
     if (name == "LOCK" || name == "master.key" || name == "master.key.tmp" ||
         name == "cairn.format.tmp")
@@ -137,10 +153,26 @@ Result<UniqueFd> Lock(const std::string& dir) {
   return fd;
 }
 
+// For the databases as well, which are opened later: unless they find it free, or in the reserve
+// file.
+void FreeOpeningRoom(FileSystem& fs, const std::string& dir, const UniqueFd& lock) {
+  constexpr uint64_t kEnoughBytes = DataDirectory::kOpeningRoomBytes;
+  const auto space = fs.Space(dir);
+  struct stat reserve{};
+  if (stat((dir + "/reserve").c_str(), &reserve) != 0) reserve.st_size = 0;
+  if (!space || space->free_bytes + static_cast<uint64_t>(reserve.st_size) >= kEnoughBytes) return;
+  struct stat st{};
+  if (fstat(lock.get(), &st) != 0 || ftruncate(lock.get(), st.st_size) != 0 ||
+      fsync(lock.get()) != 0) {
+    LogWarning("opening_room", {{"dir", dir}, {"errno", errno}});
+  }
+}
+
+// In place: a full disk has no other block for it, and what lies behind its end stays there.
 Status WritePid(const UniqueFd& lock, const std::string& dir) {
-  const std::string pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(lock.get(), 0) != 0 ||
-      pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+  std::string pid = std::to_string(getpid());
+  pid.resize(kLockBytes, '\n');
+  if (pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     return ErrErrno(errno, "write " + dir + "/LOCK");
   }
   return {};
@@ -230,6 +262,16 @@ Result<DataDirectoryFormat> DecodeFormat(std::string_view text) {
 
 DataDirectory::~DataDirectory() { WipeKey(master_key_); }
 
+void DataDirectory::KeepOpeningRoom() {
+  const auto space = fs_.Space(dir_);
+  if (!space) return;
+  const uint64_t wanted = std::min(kOpeningRoomBytes, space->total_bytes / 32);
+  struct stat st{};
+  if (fstat(lock_.get(), &st) != 0 || static_cast<uint64_t>(st.st_blocks) * 512 >= wanted) return;
+  // When it fails there is none: an opening on a full disk may then be refused, with ENOSPC.
+  fallocate(lock_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(wanted));
+}
+
 Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOptions& options) {
   FileSystem& fs = options.fs;
   const std::string& dir = options.dir;
@@ -237,6 +279,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
   if (!existed && !options.create) {
     return Err(ErrorCode::kNotFound, "no data directory " + dir);
   }
+  if (!existed) CAIRN_TRY(CheckNameMayInitialise(dir));
   if (existed && !CAIRN_TRY(ReadFormat(fs, dir))) {
     CAIRN_TRY(IsBackup(fs, dir));
     CAIRN_TRY(CheckMayInitialise(fs, dir));
@@ -248,6 +291,7 @@ Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOp
   std::unique_ptr<DataDirectory> out(new DataDirectory(fs, dir));
   out->lock_ = CAIRN_TRY(Lock(dir));
   FreeFromReserve(fs, dir, kOpeningBytes);
+  FreeOpeningRoom(fs, dir, out->lock_);
   std::optional<DataDirectoryFormat> format = CAIRN_TRY(ReadFormat(fs, dir));
   const bool fresh = !format.has_value();
   const std::string home = CAIRN_TRY(HomeOf(dir, options.machine_id_file));

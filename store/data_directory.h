@@ -87,6 +87,13 @@ class DataDirectory {
   bool has_next_master_key();
   bool IsNextMasterKey(const Key256& key);
 
+  // Keeps blocks behind the end of LOCK, which the next opening takes when the disk is full and the
+  // reserve file is used up or gone: at most kOpeningRoomBytes, less on a small disk. Of file
+  // systems with fallocate(2). Nothing to do when it has them: call it again and again, while there
+  // is room. Blocks on I/O.
+  void KeepOpeningRoom();
+  static constexpr uint64_t kOpeningRoomBytes = 16 << 20;
+
   // cairn.format for a backup: whoever serves it becomes an instance of its own.
   std::string FormatOfBackup();
 

@@ -26,4 +26,12 @@ inline void MakeRoomToOpen(rocksdb::Env& env, const std::string& dir,
   IgnoreError(make_room(bytes), "opening says what it lacks");
 }
 
+// Whether it may allocate its logs ahead, many MiB: on a disk that is nearly full they would take
+// what deletions need.
+inline bool MayAllocateAhead(rocksdb::Env& env, const std::string& dir) {
+  constexpr uint64_t kPlentyBytes = 64 << 20;
+  uint64_t free_bytes = 0;
+  return !env.GetFreeSpace(dir, &free_bytes).ok() || free_bytes >= kPlentyBytes;
+}
+
 }  // namespace cairn

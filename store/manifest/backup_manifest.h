@@ -14,6 +14,8 @@ namespace cairn {
 
 inline constexpr std::string_view kBackupMarkerName = "BACKUP";
 inline constexpr std::string_view kManifestName = "MANIFEST";
+// Of the name that a set has while it is made.
+inline constexpr std::string_view kPartialBackupSuffix = ".partial";
 inline constexpr uint64_t kMaxBackupMarkerBytes = 4096;
 inline constexpr uint64_t kMaxManifestBytes = 1ull << 30;
 

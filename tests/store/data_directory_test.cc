@@ -103,6 +103,60 @@ TEST(DataDirectory, NewerFormatIsRefusedAndUntouched) {
   }
 }
 
+// What a power cut leaves of a backup that had just begun.
+TEST(DataDirectory, ADirectoryThatWasToBecomeABackupIsNotInitialised) {
+  TempDir temp;
+  const std::string set = temp / "20250611T021500Z.partial";
+  const auto expect_refused = [](const std::string& dir) {
+    const auto opened = OpenDir(dir);
+    ASSERT_FALSE(opened.has_value()) << dir;
+    EXPECT_EQ(opened.error().code(), ErrorCode::kFailedPrecondition) << dir;
+    EXPECT_NE(opened.error().message().find("unfinished backup"), std::string::npos)
+        << opened.error().message();
+  };
+  expect_refused(set);
+  EXPECT_FALSE(std::filesystem::exists(set));
+  std::filesystem::create_directory(set);
+  std::filesystem::create_directory_symlink(set, temp / "link");
+  for (const std::string& dir : {set, set + "/", set + "/.", temp / "link"}) expect_refused(dir);
+  EXPECT_TRUE(std::filesystem::is_empty(set));
+  WriteHostFile(set + "/BACKUP.tmp", "cairn ba");
+  expect_refused(set);
+}
+
+TEST(DataDirectory, RoomForTheNextOpeningIsKeptBehindTheEndOfLockUntilTheDiskIsFull) {
+  TempDir temp;
+  const std::string dir = temp / "d";
+  FaultyFileSystem fs(temp / "scratch");
+  const auto kept_bytes = [&] {
+    struct stat st{};
+    EXPECT_EQ(stat((dir + "/LOCK").c_str(), &st), 0);
+    EXPECT_LT(st.st_size, 32);
+    return static_cast<uint64_t>(st.st_blocks) * 512;
+  };
+  const uint64_t wanted = std::min(DataDirectory::kOpeningRoomBytes,
+                                   HostFileSystem().Space(temp.path())->total_bytes / 32);
+  {
+    const auto opened = OpenDir(dir);
+    ASSERT_TRUE(opened.has_value());
+    EXPECT_LT(kept_bytes(), wanted);
+    (*opened)->KeepOpeningRoom();
+    EXPECT_GE(kept_bytes(), wanted);
+    (*opened)->KeepOpeningRoom();
+    EXPECT_LT(kept_bytes(), 2 * wanted);
+  }
+  EXPECT_TRUE(OpenDir(dir).has_value());
+  EXPECT_GE(kept_bytes(), wanted) << "there was room elsewhere";
+  WriteHostFile(dir + "/reserve", "");
+  std::filesystem::resize_file(dir + "/reserve", 64 << 20);
+  fs.SetSpaceLeft(2 << 20);
+  EXPECT_TRUE(DataDirectory::Open({.fs = fs, .dir = dir}).has_value());
+  EXPECT_GE(kept_bytes(), wanted) << "the reserve file has room";
+  std::filesystem::remove(dir + "/reserve");
+  EXPECT_TRUE(DataDirectory::Open({.fs = fs, .dir = dir}).has_value());
+  EXPECT_LT(kept_bytes(), 16384u);
+}
+
 TEST(DataDirectory, CompatibleFeatureBitsAreKept) {
   TempDir temp;
   {
