@@ -1,6 +1,7 @@
 // zstd with one context a thread (a context costs more than a small block). Level 1 on the way to a
-// pause, level 3 in background seals. A block that shrinks by less than 6 % is stored raw: reading
-// it back costs no decompression then.
+// pause, level 3 in background seals, level 2 there for large blocks: in 256 KiB it finds as much
+// as level 3 in 64 KiB, in three quarters of the time (decision 13). A block that shrinks by less
+// than 6 % is stored raw: reading it back costs no decompression then.
 #include "store/block_codec.h"
 
 #include <zstd.h>
@@ -18,7 +19,12 @@ struct FreeContext {
   void operator()(ZSTD_DCtx* ctx) const { ZSTD_freeDCtx(ctx); }
 };
 
-constexpr int Level(Compression compression) { return compression == Compression::kFast ? 1 : 3; }
+constexpr size_t kLargeBytes = 128 << 10;
+
+constexpr int Level(Compression compression, size_t bytes) {
+  if (compression == Compression::kFast) return 1;
+  return bytes > kLargeBytes ? 2 : 3;
+}
 
 }  // namespace
 
@@ -29,7 +35,7 @@ EncodedBlock EncodeBlock(std::string_view plain, Compression compression, std::s
   // Room for what is still worth keeping only: zstd gives up early on the rest.
   const size_t worth_bytes = plain.size() - plain.size() * 6 / 100;
   const size_t length = ZSTD_compressCCtx(ctx.get(), room.data(), worth_bytes, plain.data(),
-                                          plain.size(), Level(compression));
+                                          plain.size(), Level(compression, plain.size()));
   if (ZSTD_isError(length) || length >= plain.size()) return {.bytes = plain};
   return {.codec = Codec::kZstd, .bytes = {room.data(), length}};
 }

@@ -18,7 +18,8 @@ struct EncodedBlock {
   std::string_view bytes;
 };
 
-// `room` is at least as long as `plain`. Thread-safe; pure computation.
+// `room` is at least as long as `plain`. kBackground is level 2 for blocks over 128 KiB, 3 for
+// others (decision 13). Thread-safe; pure computation.
 EncodedBlock EncodeBlock(std::string_view plain, Compression compression, std::span<char> room);
 
 // DataLoss unless the bytes decode to exactly `raw_length` bytes. Allocates no more than that.

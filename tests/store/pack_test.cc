@@ -1,6 +1,7 @@
 // Pack files by themselves: layout, torn tails, and a flipped bit in each part of one.
 #include <gtest/gtest.h>
 #include <xxhash.h>
+#include <zstd.h>
 
 #include <map>
 #include <optional>
@@ -408,6 +409,26 @@ TEST(BlockCodec, StoresRawWhenLittleIsGained) {
   const EncodedBlock encoded = EncodeBlock(worth, Compression::kFast, room);
   EXPECT_EQ(encoded.codec, Codec::kZstd);
   EXPECT_EQ(*DecodeBlock(Codec::kZstd, std::string(encoded.bytes), 65536), worth);
+}
+
+TEST(BlockCodec, OnlyLargeBlocksOfASealTakeALowerLevel) {
+  SeededRandom random(4);
+  std::string text;
+  while (text.size() < 256 << 10) text += "word" + std::to_string(random.Below(3000)) + " ";
+  text.resize(256 << 10);
+  const auto at_level = [](std::string_view plain, int level) {
+    std::string out(plain.size(), '\0');
+    out.resize(ZSTD_compress(out.data(), out.size(), plain.data(), plain.size(), level));
+    return out;
+  };
+  std::string room(text.size(), '\0');
+  for (const size_t bytes : {size_t{64} << 10, size_t{128} << 10, size_t{256} << 10}) {
+    const std::string_view plain = std::string_view(text).substr(0, bytes);
+    ASSERT_NE(at_level(plain, 2), at_level(plain, 3));
+    const int level = bytes > 128 << 10 ? 2 : 3;
+    EXPECT_EQ(EncodeBlock(plain, Compression::kBackground, room).bytes, at_level(plain, level));
+    EXPECT_EQ(EncodeBlock(plain, Compression::kFast, room).bytes, at_level(plain, 1));
+  }
 }
 
 TEST(BlockCodec, WrongLengthOrGarbageIsDataLoss) {
