@@ -16,6 +16,7 @@
 #include "gc/collector.h"
 #include "gc/reaper.h"
 #include "gc/scrub.h"
+#include "snapshot/base_images.h"
 #include "snapshot/snapshot_service.h"
 #include "snapshot/volume_manager.h"
 #include "store/base/clock.h"
@@ -33,6 +34,7 @@ struct ApiServices {
   Registry& registry;
   VolumeManager& volumes;
   SnapshotService& snapshots;
+  BaseImages& base_images;
   Publisher& publisher;
   Reaper& reaper;
   Collector& collector;

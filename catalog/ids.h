@@ -15,6 +15,7 @@ inline constexpr std::string_view kTurnPrefix = "turn_";
 inline constexpr std::string_view kArtifactPrefix = "art_";
 inline constexpr std::string_view kSnapshotPrefix = "snap_";
 inline constexpr std::string_view kOperationPrefix = "op_";
+inline constexpr std::string_view kBaseImagePrefix = "base_";
 
 std::string NewId(std::string_view prefix);
 // `prefix` and exactly 32 lower-case hex digits. What fails this is in no key: look-ups by it are

@@ -80,6 +80,8 @@ inline std::string Operation(std::string_view org, std::string_view op) {
 inline std::string Running(std::string_view org, std::string_view target, std::string_view op) {
   return Join("running", org, target, op);
 }
+inline std::string BaseImage(std::string_view base) { return Join("base", base); }
+inline std::string BaseName(std::string_view hmac) { return Join("base_name", HexEncode(hmac)); }
 inline std::string Idempotency(std::string_view org, std::string_view hmac) {
   return Join("idem", org, HexEncode(hmac));
 }
@@ -95,7 +97,8 @@ Range Below(std::string_view first, const Parts&... parts) {
   return {.begin = prefix + '/', .end = prefix + static_cast<char>('/' + 1)};
 }
 
-// The organization that a key belongs to ("org_..."), or empty (meta/, secret/, volume/, point/).
+// The organization that a key belongs to ("org_..."), or empty (meta/, secret/, volume/, point/,
+// base/, base_name/).
 std::string_view OwnerOf(std::string_view key);
 // The part after the last '/'.
 std::string_view LastPart(std::string_view key);

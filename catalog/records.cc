@@ -24,7 +24,9 @@ Status Verify(std::string_view key, std::string_view value) {
   }
   if constexpr (requires { std::string_view(message.id()); }) {
     const std::string_view last = keys::LastPart(key);
-    if (message.id() != last && key.substr(0, 7) != "volume/" && key.substr(0, 7) != "secret/") {
+    const std::string_view first = key.substr(0, key.find('/'));
+    const bool named_otherwise = first == "volume" || first == "secret" || first == "base_name";
+    if (message.id() != last && !named_otherwise) {
       return Mismatch(key, "id");
     }
   }
@@ -55,6 +57,8 @@ constexpr Kind kKinds[] = {
     {"point", Verify<catalog::PointRecord>},
     {"operation", Verify<catalog::Operation>},
     {"running", Verify<IndexEntry>},
+    {"base", Verify<catalog::BaseImage>},
+    {"base_name", Verify<IndexEntry>},
     {"idem", Verify<catalog::IdempotencyKey>},
 };
 

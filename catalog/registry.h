@@ -1,10 +1,12 @@
-// Registry: the control operations on organizations, keys, Environments, Sessions and turns. Each
+// Registry: the control operations on organizations, keys, Environments, base images, Sessions and
+// turns. Each
 // is one catalog transaction that asks the lifetime rules and writes records; it touches no block,
 // no volume and no mount (whoever deletes an Environment lets the reaper remove the rest).
 //
-// Everything is scoped by organization: an id of another one answers exactly as a missing one. All
-// changes are durable on return. Errors besides those named: Unavailable, Exhausted, DataLoss of
-// the catalog, and Aborted when 20 attempts met others' changes (retry the call).
+// Everything but base images is scoped by organization: an id of another one answers exactly as a
+// missing one. All changes are durable on return. Errors besides those named: Unavailable,
+// Exhausted, DataLoss of the catalog, and Aborted when 20 attempts met others' changes (retry the
+// call).
 #pragma once
 
 #include <array>
@@ -65,6 +67,7 @@ struct EnvironmentSpec {
   uint64_t quota_bytes = 0;  // 0: none
   uint64_t quota_inodes = 0;
   int64_t expires_ms = 0;  // 0: never
+  std::string base = {};   // name of a base image; empty: from nothing
   std::string network_policy = {};
   std::string sealed_setup = {};  // encrypted by the caller with the organization's key
 };
@@ -136,7 +139,8 @@ class Registry {
   Ruled<catalog::ApiKey> Authenticate(std::string_view secret);
 
   // ---- Environments (registry_environments.cc) ----
-  // Standalone. Allocates nothing.
+  // Standalone. Allocates nothing; from a base image its volume has the image's root (O(1)). Of the
+  // base: NotFound; InvalidArgument (the quota is smaller than the image).
   Ruled<Created<catalog::Environment>> CreateEnvironment(const std::string& org,
                                                          const EnvironmentSpec& spec,
                                                          const IdempotentRequest& request = {});
@@ -156,6 +160,24 @@ class Registry {
   // Once at start, before anything is used: initialisations of earlier daemon lives are pending
   // again. Returns how many.
   Result<size_t> ReleaseInitializations();
+
+  // ---- base images (registry_base_images.cc) ----
+  // The incomplete record of an import that begins: the name is taken. One import at a time, which
+  // is the caller's to see to: what an earlier one left incomplete is removed. InvalidArgument (the
+  // name), AlreadyExists.
+  Result<catalog::BaseImage> BeginBaseImage(const std::string& name);
+  // Root, totals and `complete` of an incomplete one. FailedPrecondition when it is complete or
+  // gone.
+  Status UpdateBaseImage(const catalog::BaseImage& image);
+  // Removes the incomplete ones, of which at most one can be an import's that runs. Returns how
+  // many.
+  Result<size_t> RemoveIncompleteBaseImages();
+  Result<catalog::BaseImage> GetBaseImage(const std::string& name);  // a complete one; NotFound
+  // Oldest first, also one that is being imported.
+  Result<std::vector<catalog::BaseImage>> ListBaseImages();
+  // The records go, and with them the name; Environments that started from it have roots of their
+  // own. NotFound (again too), FailedPrecondition while it is being imported.
+  Result<catalog::BaseImage> DeleteBaseImage(const std::string& name);
 
   // ---- Sessions (registry_sessions.cc) ----
   // With an Environment of its own (private), or attached to an existing one, whose lifetime
@@ -195,6 +217,12 @@ class Registry {
 
  private:
   catalog::Environment NewEnvironment(const std::string& org, const EnvironmentSpec& spec) const;
+  // Gives a new Environment the volume that `base` names; nothing when it is empty.
+  Status StartFromBase(CatalogTransaction& txn, const std::string& base,
+                       catalog::Environment& env) const;
+  std::string BaseNameKey(const std::string& name) const;
+  Result<std::optional<catalog::BaseImage>> FindBaseImage(CatalogTransaction& txn,
+                                                          const std::string& name) const;
   bool IsMounted(const catalog::Environment& env) const;
 
   Catalog& catalog_;

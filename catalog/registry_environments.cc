@@ -39,7 +39,8 @@ Ruled<Created<Environment>> Registry::CreateEnvironment(const std::string& org,
     if (const auto earlier = CAIRN_TRY(idempotency_.Find(txn, org, request, now_ms))) {
       return Created<Environment>{CAIRN_TRY(FindEnvironment(txn, org, *earlier)), true};
     }
-    const Environment env = NewEnvironment(org, spec);
+    Environment env = NewEnvironment(org, spec);
+    CAIRN_TRY(StartFromBase(txn, spec.base, env));
     CAIRN_TRY(PutNewEnvironment(txn, env));
     idempotency_.Remember(txn, org, request, env.id(), now_ms);
     return Created<Environment>{env, false};

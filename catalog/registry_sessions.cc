@@ -86,6 +86,7 @@ Ruled<Created<Session>> Registry::CreateSession(const std::string& org, const Se
 
     if (spec.attach_to.empty()) {
       Environment env = NewEnvironment(org, spec.environment);
+      CAIRN_TRY(StartFromBase(txn, spec.environment.base, env));
       env.set_lifetime(catalog::LIFETIME_PRIVATE);
       env.set_creator_session(session.id());
       CAIRN_TRY(PutNewEnvironment(txn, env));

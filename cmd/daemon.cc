@@ -136,6 +136,8 @@ Status Daemon::StartServices() {
                                              clock, mounts_);
   snapshots_ =
       std::make_unique<SnapshotService>(*catalog_, *store_, keys_, fs, *volumes_, clock, epoch);
+  base_images_ = CAIRN_TRY(
+      BaseImages::Open({.epoch = directory_->open_epoch()}, *registry_, *store_, nodes_, clock));
   publisher_ = std::make_unique<Publisher>(*catalog_, *store_, nodes_, keys_, *volumes_, clock,
                                            PublicationLimits{}, epoch);
   ReaperHooks hooks;
@@ -243,6 +245,7 @@ Status Daemon::StartServers() {
   services_.reset(new ApiServices{.registry = *registry_,
                                   .volumes = *volumes_,
                                   .snapshots = *snapshots_,
+                                  .base_images = *base_images_,
                                   .publisher = *publisher_,
                                   .reaper = *reaper_,
                                   .collector = *collector_,
@@ -362,6 +365,7 @@ void Daemon::Stop() {
   stopped_ = true;
   ready_ = false;
   if (volumes_ != nullptr) volumes_->EndImports();  // an import can take minutes
+  if (base_images_ != nullptr) base_images_->EndImports();
   if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) host_server_->Stop();
   if (scrubber_ != nullptr) scrubber_->Stop();

@@ -89,6 +89,7 @@ class Daemon {
   NodeCache nodes_;
   std::unique_ptr<VolumeManager> volumes_;
   std::unique_ptr<SnapshotService> snapshots_;
+  std::unique_ptr<BaseImages> base_images_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<Reaper> reaper_;
   std::unique_ptr<Collector> collector_;

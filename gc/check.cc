@@ -1,7 +1,7 @@
 // Check. Writers are held off meanwhile, so that packs, index and roots are of one instant; readers
 // and the filesystem go on.
 //
-//   catalog (every record and table) -> keys of organizations -> [index rebuilt when asked] ->
+//   catalog (every record and table) -> keys of realms -> [index rebuilt when asked] ->
 //   every pack, frame by frame -> index against packs -> walk from the roots (branches read, leaves
 //   looked up) -> owners of what is hurt -> journals of every volume.
 //
@@ -58,7 +58,7 @@ class Checker {
 
   Result<CheckReport> Run() {
     CheckCatalog();
-    CheckOrganizationKeys();
+    CheckRealmKeys();
     if (options_.rebuild_index) {
       CAIRN_TRY(store_.SealOpenPacks());  // so that they are counted
       report_.index = CAIRN_TRY(store_.RebuildIndex([&](const auto& so_far) {
@@ -114,7 +114,7 @@ class Checker {
                 "an unreadable record was reported above");
   }
 
-  void CheckOrganizationKeys() {
+  void CheckRealmKeys() {
     const auto look = [&](std::string_view, const catalog::Organization& org) {
       if (org.deleted_ms() != 0 || org.realm().size() != sizeof(Id128)) return true;
       const Id128 realm = Id128::FromView(org.realm());
@@ -126,6 +126,10 @@ class Checker {
     };
     IgnoreError(ScanRecords<catalog::Organization>(catalog_, keys::Below("org"), look),
                 "an unreadable record was reported above");
+    if (keys_.Has(BaseRealm()) || store_.ListPacks(BaseRealm()).empty()) return;
+    Add("keys", "keys/" + BaseRealm().ToHex() + ".key",
+        "is lost, damaged or wrapped by another master key: nothing of the base realm is read")
+        .owners.push_back("the base realm");
   }
 
   Status CheckPacks() {

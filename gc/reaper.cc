@@ -18,6 +18,7 @@
 // - point: referred to by a live record, or held: kept with the referrer; else condemned
 //   "unreferenced".
 // - volume: its Environment is deleted: condemned "environment_deleted"; else kept.
+// - base image: kept: its deletion is the operator's, and an import cleans up after itself.
 // - idempotency key: older than 24 h: condemned "expired"; else kept.
 #include "gc/reaper.h"
 
@@ -47,6 +48,7 @@ struct Records {
   std::map<std::string, catalog::Volume> volumes;        // by key
   std::map<std::string, catalog::Operation> operations;  // by key
   std::map<std::string, catalog::IdempotencyKey> idempotency;
+  std::map<std::string, catalog::BaseImage> base_images;     // by key
   std::map<std::string, std::vector<std::string>> bindings;  // Environment -> active Sessions
   std::set<std::string> forked;                              // snapshots with a live fork
 };
@@ -95,6 +97,9 @@ Result<Records> ReadAll(Catalog& all) {
   CAIRN_TRY(Read<catalog::IdempotencyKey>(
       catalog, "idem",
       [&](const std::string& key, const catalog::IdempotencyKey& m) { r.idempotency[key] = m; }));
+  CAIRN_TRY(Read<catalog::BaseImage>(
+      catalog, "base",
+      [&](const std::string& key, const catalog::BaseImage& m) { r.base_images[key] = m; }));
   CAIRN_TRY(Read<catalog::IndexEntry>(
       catalog, "fork", [&](const std::string& key, const catalog::IndexEntry&) {
         r.forked.emplace(keys::LastPart(key.substr(0, key.rfind('/'))));  // fork/org/snapshot/env
@@ -130,6 +135,7 @@ class Planner {
     Turns();
     Points();
     Volumes();
+    BaseImages();
     IdempotencyKeys();
     return std::move(plan_);
   }
@@ -265,6 +271,14 @@ class Planner {
     for (const auto& [key, volume] : r_.volumes) {
       const bool gone = Gone(r_, volume.env());
       Add("volume", key, gone, gone ? "environment_deleted" : "referenced_by:" + volume.env(), key);
+    }
+  }
+
+  void BaseImages() {
+    Scanned("base_image", r_.base_images.size());
+    for (const auto& [key, image] : r_.base_images) {
+      Add("base_image", image.id(), false, image.complete() ? "operator_keeps_it" : "imported_now",
+          key);
     }
   }
 

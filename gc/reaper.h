@@ -15,7 +15,7 @@ namespace cairn {
 
 struct PlanItem {
   std::string object_class;  // "environment", "session", "snapshot", "artifact", "turn", "point",
-                             // "volume", "operation", "idempotency_key"
+                             // "volume", "base_image", "operation", "idempotency_key"
   std::string id;
   bool condemned = false;
   std::string rule;  // why it goes or stays: "tombstone", "referenced_by:snap_..", "in_use", ...

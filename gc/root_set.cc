@@ -21,9 +21,23 @@ struct Collecting {
     if (encoded.empty()) return {};
     const auto realm = realm_of_org.find(org);
     if (realm == realm_of_org.end()) return {};
+    return AddTo(realm->second, encoded, std::move(owner));
+  }
+
+  // Of the base realm. The Environments that start from it read its references as theirs, so they
+  // have to say so.
+  Status AddBase(std::string_view encoded, std::string owner) {
+    if (encoded.empty()) return {};
+    CAIRN_TRY(AddTo(BaseRealm(), encoded, std::move(owner)));
+    const Root& root = set.roots.back();
+    if (root.ref.realm == RealmTag::kBase) return {};
+    return Err(ErrorCode::kDataLoss, "root of " + root.owner + " is not in the base realm");
+  }
+
+  Status AddTo(const Id128& realm, std::string_view encoded, std::string owner) {
     auto ref = BlockRef::Decode(encoded);
     if (!ref) return std::unexpected(std::move(ref).error().WithContext("root of " + owner));
-    set.roots.push_back({realm->second, *ref, std::move(owner)});
+    set.roots.push_back({realm, *ref, std::move(owner)});
     return {};
   }
 };
@@ -58,6 +72,12 @@ Result<RootSet> ReadRootSet(Catalog& all) {
           c.set.realms.push_back(realm);
         }
         return {};
+      }));
+  c.set.realms.push_back(BaseRealm());
+  CAIRN_TRY(ForEach<catalog::BaseImage>(
+      catalog, keys::Below("base"), [&](std::string_view, const catalog::BaseImage& image) {
+        return c.AddBase(image.root(), "base image " + image.name() +
+                                           (image.complete() ? "" : " (being imported)"));
       }));
   std::map<std::string, std::string> point_owner;  // for reports only
   auto own = [&](const catalog::Point& point, const std::string& owner) {

@@ -12,12 +12,13 @@ namespace cairn {
 struct Root {
   Id128 realm;
   BlockRef ref;
-  std::string owner;  // "environment env_..", "snapshot snap_.. memory", "turn turn_.. artifacts"
+  std::string owner;  // "environment env_..", "snapshot snap_.. memory", "turn turn_..
+                      // artifacts", "base image NAME"
 };
 
 struct RootSet {
   std::vector<Root> roots;
-  std::vector<Id128> realms;       // of live organizations
+  std::vector<Id128> realms;       // of live organizations, and the base realm
   std::vector<Id128> dead_realms;  // of deleted ones: their packs go whole
 };
 

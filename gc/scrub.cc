@@ -343,19 +343,22 @@ void Scrubber::NameOwners() {
 // Where no block is lost (a header, a footer), no root names an owner: whose pack it is.
 void Scrubber::NameOrganizations(const catalog::ScrubPass& pass,
                                  std::vector<std::vector<std::string>>& owners) {
-  IgnoreError(ScanRecords<catalog::Organization>(
-                  catalog_, keys::Below("org"),
-                  [&](std::string_view, const catalog::Organization& org) {
-                    for (size_t i = 0; i < owners.size(); ++i) {
-                      const catalog::ScrubFinding& finding = pass.findings(static_cast<int>(i));
-                      if (finding.address().empty() && !finding.whole_pack() &&
-                          finding.realm() == org.realm()) {
-                        owners[i].push_back("organization " + org.id());
-                      }
-                    }
-                    return true;
-                  }),
-              "only names are lost");
+  const auto name = [&](std::string_view realm, const std::string& owner) {
+    for (size_t i = 0; i < owners.size(); ++i) {
+      const catalog::ScrubFinding& finding = pass.findings(static_cast<int>(i));
+      if (finding.address().empty() && !finding.whole_pack() && finding.realm() == realm) {
+        owners[i].push_back(owner);
+      }
+    }
+  };
+  name(BaseRealm().view(), "the base realm");
+  IgnoreError(
+      ScanRecords<catalog::Organization>(catalog_, keys::Below("org"),
+                                         [&](std::string_view, const catalog::Organization& org) {
+                                           name(org.realm(), "organization " + org.id());
+                                           return true;
+                                         }),
+      "only names are lost");
 }
 
 Result<ScrubReport> Scrubber::Report() {

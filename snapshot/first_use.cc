@@ -1,8 +1,8 @@
 // First use of an Environment: its volume and its working directories are made once.
 //
 // Steps of first use: Environment initializing (with a volume id) -> volume record -> /workspace in
-// one journal, synced -> ready. A crash between any two is taken up by the next caller: each step
-// finds what the one before it left.
+// one journal, synced -> ready. One that starts from a base image has its volume already. A crash
+// between any two steps is taken up by the next caller: each finds what the one before it left.
 #include <sys/stat.h>
 
 #include "catalog/keys.h"
@@ -15,12 +15,15 @@
 namespace cairn {
 
 Status VolumeManager::EnsureInitialized(const std::string& org, const std::string& env) {
-  State& s = *state_;
+  return state_->EnsureInitialized(org, env);
+}
+
+Status VolumeManager::State::EnsureInitialized(const std::string& org, const std::string& env) {
   const std::string key = keys::Environment(org, env);
   std::shared_ptr<Mutex> once;
   {
-    MutexLock lock(s.mutex);
-    auto& slot = s.initializing[key];
+    MutexLock lock(mutex);
+    auto& slot = initializing[key];
     if (!slot) slot = std::make_shared<Mutex>();
     once = slot;
   }
@@ -30,7 +33,7 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
   constexpr uint64_t kFirstUseBytes = 1 << 20;  // two journals, some records
   catalog::Environment record;
   bool ready = false;
-  CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
+  CAIRN_TRY(catalog.Run([&](CatalogTransaction& txn) -> Status {
     const auto found = CAIRN_TRY(GetRecord<catalog::Environment>(txn, key));
     if (!found || found->state() == catalog::ENV_DELETED) return NoSuch("environment", env);
     record = *found;
@@ -39,15 +42,15 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
     if (record.state() == catalog::ENV_DELETING) {
       return Err(ErrorCode::kFailedPrecondition, "environment " + env + " is being deleted");
     }
-    if (s.options.space != nullptr) {
-      CAIRN_TRY(s.options.space->Reserve(SpaceUse::kGrowing, kFirstUseBytes, "an Environment"));
+    if (options.space != nullptr) {
+      CAIRN_TRY(options.space->Reserve(SpaceUse::kGrowing, kFirstUseBytes, "an Environment"));
     }
     if (record.state() == catalog::ENV_FAILED) {
       return Err(ErrorCode::kFailedPrecondition,
                  "environment " + env + " failed to initialise: " + record.failure());
     }
     record.set_state(catalog::ENV_INITIALIZING);
-    record.set_updated_ms(s.clock.NowMs());
+    record.set_updated_ms(clock.NowMs());
     if (record.volume().empty()) {
       const Id128 id = Id128::Random();
       record.set_volume(std::string(id.view()));
@@ -66,7 +69,7 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
   if (ready) return {};
 
   auto set_up = [&]() -> Status {
-    const auto open = CAIRN_TRY(s.OpenById(Id128::FromView(record.volume())));
+    const auto open = CAIRN_TRY(OpenById(Id128::FromView(record.volume())));
     const OpContext root;
     for (const std::string& path : {std::string("workspace"), std::string("workspace/outputs")}) {
       const size_t slash = path.rfind('/');
@@ -92,7 +95,7 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
                                    made.error().code() == ErrorCode::kExhausted);
   if (transient) return made;  // stays initializing: the next caller goes on
 
-  CAIRN_TRY(s.catalog.Run([&](CatalogTransaction& txn) -> Status {
+  CAIRN_TRY(catalog.Run([&](CatalogTransaction& txn) -> Status {
     auto found = CAIRN_TRY(GetRecord<catalog::Environment>(txn, key));
     if (!found || found->state() != catalog::ENV_INITIALIZING) {
       return Err(ErrorCode::kFailedPrecondition, "environment " + env + " was deleted meanwhile");
@@ -100,7 +103,7 @@ Status VolumeManager::EnsureInitialized(const std::string& org, const std::strin
     found->set_state(made ? catalog::ENV_READY : catalog::ENV_FAILED);
     found->set_was_initialized(made.has_value());
     if (!made) found->set_failure(std::string(ErrorCodeName(made.error().code())));
-    found->set_updated_ms(s.clock.NowMs());
+    found->set_updated_ms(clock.NowMs());
     PutRecord(txn, key, *found);
     if (made) {
       const Id128 id = Id128::FromView(found->volume());

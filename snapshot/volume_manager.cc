@@ -223,6 +223,10 @@ Result<VolumeManager::State::Target> VolumeManager::State::Find(const std::strin
     return Err(ErrorCode::kFailedPrecondition,
                "environment " + env + " was never used: it has no files yet");
   }
+  if (record.state() == catalog::ENV_PENDING) {
+    CAIRN_TRY(EnsureInitialized(org, env));
+    record = CAIRN_TRY(LivingEnvironment(org, env));
+  }
   auto opened = CAIRN_TRY(OpenById(Id128::FromView(record.volume())));
   return Target{std::move(record), std::move(opened)};
 }

@@ -92,7 +92,8 @@ struct VolumeManager::State {
   Result<std::shared_ptr<OpenVolume>> Open(const catalog::Volume& record, bool read_only);
   Result<std::shared_ptr<OpenVolume>> OpenById(const Id128& volume);
   // The Environment's record and its open volume. FailedPrecondition while it is being deleted or
-  // has no volume yet.
+  // has no volume yet. One that has, and was never used (it starts from a base image, or its first
+  // use was cut off), is initialised first: no open volume is without /workspace.
   struct Target {
     catalog::Environment env;
     std::shared_ptr<OpenVolume> open;
@@ -133,6 +134,7 @@ struct VolumeManager::State {
       REQUIRES(open.operation);
 
   // ---- first_use.cc ----
+  Status EnsureInitialized(const std::string& org, const std::string& env);
   // The output directories of the Sessions that are attached, in a volume that is not mounted. A
   // Session that attaches to a mounted Environment makes its own.
   Status MakeOutputDirectories(OpenVolume& open, const catalog::Environment& env);

@@ -200,8 +200,12 @@ class StagedHeadImpl final : public StagedHead {
 
   Status BeginSession() REQUIRES(mutex_) {
     if (session_ != nullptr) return {};
-    session_ = CAIRN_TRY(
-        store_.BeginWrite(options_.realm, {.use = SpaceUse::kRetaining, .what = "an import"}));
+    if (options_.begin_session) {
+      session_ = CAIRN_TRY(options_.begin_session());
+    } else {
+      session_ = CAIRN_TRY(
+          store_.BeginWrite(options_.realm, {.use = SpaceUse::kRetaining, .what = "an import"}));
+    }
     return {};
   }
 

@@ -27,6 +27,8 @@ struct StagedHeadOptions {
   std::shared_ptr<const Layer> base;  // a sealed tree
   HeadState state;                    // of `base`
   Compression compression = Compression::kBackground;
+  // Begins the session of a slice. Null: one of `realm`, from the budget of what is kept.
+  std::function<Result<std::unique_ptr<WriteSession>>()> begin_session = {};
   uint64_t batch_bytes = 8 << 20;  // data that is put together; two batches are in memory
   // A slice ends at the first of these: records and their bytes in memory, and data.
   uint64_t slice_records = 100'000;

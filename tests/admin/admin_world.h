@@ -17,6 +17,7 @@
 #include "catalog/local_catalog.h"
 #include "catalog/records.h"
 #include "gc/check.h"
+#include "snapshot/base_images.h"
 #include "store/node_cache.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_file_system.h"
@@ -45,6 +46,9 @@ class AdminWorld {
         CAIRN_TRY(LocalCatalog::Open(fs, *keys, {.dir = directory->CatalogDir(), .create = true}));
     registry = CAIRN_TRY(Registry::Open(*catalog, clock, *keys));
     for (const OrganizationKeys& org : CAIRN_TRY(registry->LoadOrganizations())) AddKeys(org);
+    auto base = keys->ReadRealm(BaseRealm());
+    if (!base && base.error().code() == ErrorCode::kNotFound) base = keys->CreateRealm(BaseRealm());
+    AddKeys(CAIRN_TRY(base));
     store = CAIRN_TRY(LocalBlockStore::Open({.fs = fs,
                                              .dir = dir,
                                              .keys = *ring,
@@ -60,6 +64,9 @@ class AdminWorld {
     volumes = std::make_unique<VolumeManager>(options, fs, *ring, *store, *nodes, *catalog, clock,
                                               mounts);
     volumes->Start();
+    base_images = CAIRN_TRY(
+        BaseImages::Open({.epoch = directory->open_epoch(), .slice_records = base_slice_records},
+                         *registry, *store, *nodes, clock));
     collector = std::make_unique<Collector>(*catalog, *store);
     removal.reset(new OrganizationRemoval({.registry = *registry,
                                            .keys = *keys,
@@ -92,6 +99,7 @@ class AdminWorld {
     backup.reset();
     removal.reset();
     collector.reset();
+    base_images.reset();
     volumes.reset();
     store.reset();
     registry.reset();
@@ -241,6 +249,8 @@ class AdminWorld {
   std::unique_ptr<Registry> registry;
   std::unique_ptr<LocalBlockStore> store;
   std::unique_ptr<VolumeManager> volumes;
+  uint64_t base_slice_records = 100000;
+  std::unique_ptr<BaseImages> base_images;
   std::unique_ptr<Collector> collector;
   std::unique_ptr<OrganizationRemoval> removal;
   std::unique_ptr<Backup> backup;

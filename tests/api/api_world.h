@@ -41,6 +41,9 @@ class ApiWorld : public ServiceWorld {
                                         .store = Id128::Random()});
     ASSERT_TRUE(packs) << packs.error().ToString();
     packs_ = std::move(*packs);
+    auto base_images = BaseImages::Open({}, *registry_, *packs_, nodes_, SystemClock());
+    ASSERT_TRUE(base_images) << base_images.error().ToString();
+    base_images_ = std::move(*base_images);
     publisher_ =
         std::make_unique<Publisher>(catalog_, blocks_, nodes_, keys_, *volumes_, SystemClock(),
                                     PublicationLimits{}, registry_->epoch());
@@ -71,6 +74,7 @@ class ApiWorld : public ServiceWorld {
     services_.reset(new ApiServices{.registry = *registry_,
                                     .volumes = *volumes_,
                                     .snapshots = *snapshots_,
+                                    .base_images = *base_images_,
                                     .publisher = *publisher_,
                                     .reaper = *reaper_,
                                     .collector = *collector_,
@@ -168,6 +172,7 @@ class ApiWorld : public ServiceWorld {
   std::unique_ptr<KeyStore> key_store_;
   std::unique_ptr<Registry> registry_;
   std::unique_ptr<LocalBlockStore> packs_;
+  std::unique_ptr<BaseImages> base_images_;
   std::unique_ptr<Publisher> publisher_;
   std::unique_ptr<Reaper> reaper_;
   std::unique_ptr<Collector> collector_;

@@ -57,10 +57,12 @@ class CollectorTest : public testing::Test {
     std::vector<std::string> bytes;
   };
   // A filesystem of `count` files of one 20 KB block each, under root "f0", "f1", ...
-  Tree MakeTree(uint64_t seed, int count) {
+  Tree MakeTree(uint64_t seed, int count) { return MakeTree(seed, count, world_.realm_a); }
+  Tree MakeTree(uint64_t seed, int count, const Id128& realm) {
     SeededRandom random(seed);
     Tree made;
-    auto session = world_.store->BeginWrite(world_.realm_a);
+    auto session =
+        realm == BaseRealm() ? world_.store->BeginBaseWrite() : world_.store->BeginWrite(realm);
     EXPECT_TRUE(session);
     std::vector<TreeUpdate> updates;
     Inode root;
@@ -87,7 +89,7 @@ class CollectorTest : public testing::Test {
     updates.insert(updates.end(), dirents.begin(), dirents.end());
     std::sort(updates.begin(), updates.end(),
               [](const TreeUpdate& a, const TreeUpdate& b) { return a.key < b.key; });
-    const TreeReader empty(*world_.store, nodes_, world_.realm_a, TreeRoot{});
+    const TreeReader empty(*world_.store, nodes_, realm, TreeRoot{});
     const auto tree = MergeTree(empty, **session, updates, CountEntry, 1);
     EXPECT_TRUE(tree) << tree.error().ToString();
     FsRoot fs;
@@ -136,7 +138,8 @@ class CollectorTest : public testing::Test {
   }
   // Flips a bit of that block's frame.
   void Damage(const BlockRef& ref) {
-    for (const PackSummary& pack : world_.store->ListPacks(world_.realm_a)) {
+    const Id128 realm = ref.realm == RealmTag::kBase ? BaseRealm() : world_.realm_a;
+    for (const PackSummary& pack : world_.store->ListPacks(realm)) {
       const auto blocks = world_.store->ListBlocks(pack.pack);
       ASSERT_TRUE(blocks);
       for (const auto& block : *blocks) {
@@ -172,27 +175,96 @@ class CollectorTest : public testing::Test {
   MemCatalog catalog_;
 };
 
-TEST_F(CollectorTest, BlocksOfTheBaseRealmAreKeptWhoeverRefersToThem) {
-  const BlockRef base_root = world_.Put(BaseRealm(), FsRoot().Encode(), BlockKind::kFsRoot);
-  const BlockRef unused = world_.Put(BaseRealm(), "a template that nobody uses yet");
-  const Tree gone = MakeTree(3, 5);
-  catalog::Volume volume;  // an Environment that starts from the template
-  volume.set_id(std::string(16, 'v'));
-  volume.set_org(kOrg);
-  volume.set_root(base_root.Encode());
-  Put(keys::Volume(volume.id()), volume);
-  for (int round = 0; round < 2; ++round) {
+// Blocks of the base realm live as long as an image or an Environment that started from it.
+TEST_F(CollectorTest, ABaseImagesBlocksStayWhileItOrAnEnvironmentRefersToThem) {
+  const Tree image_tree = MakeTree(3, 5, BaseRealm());
+  const Tree incomplete_tree = MakeTree(4, 5, BaseRealm());
+  const BlockRef abandoned = world_.Put(BaseRealm(), "what an import left");
+  catalog::BaseImage image;
+  image.set_id("base_" + std::string(32, '1'));
+  image.set_name("tools");
+  image.set_complete(true);
+  image.set_root(image_tree.root.Encode());
+  Put(keys::BaseImage(image.id()), image);
+  catalog::BaseImage incomplete;
+  incomplete.set_id("base_" + std::string(32, '2'));
+  incomplete.set_name("next");
+  incomplete.set_root(incomplete_tree.root.Encode());
+  Put(keys::BaseImage(incomplete.id()), incomplete);
+  const std::string environment = AddEnvironment(1, image_tree);
+  const auto collect = [&] {
     const auto report = Collect({.now = true});
     ASSERT_TRUE(report) << report.error().ToString();
-    if (round == 0) {
-      EXPECT_GT(report->garbage_blocks, 0u) << "the organization's own goes";
+  };
+  const auto there = [&](const Tree& tree) {
+    for (const BlockRef& ref : tree.data) {
+      if (!*world_.store->Contains(BaseRealm(), ref)) return false;
     }
-    EXPECT_TRUE(world_.store->Verify(world_.realm_a, base_root));
-    EXPECT_TRUE(world_.store->Verify(world_.realm_b, unused));
-    Delete(keys::Volume(volume.id()));
-  }
-  EXPECT_FALSE(*world_.store->Contains(world_.realm_a, gone.root));
+    return *world_.store->Contains(BaseRealm(), tree.root);
+  };
+  collect();
+  EXPECT_FALSE(*world_.store->Contains(BaseRealm(), abandoned));
+  ExpectWhole(image_tree);
+  ExpectWhole(incomplete_tree);
   EXPECT_TRUE(Check().damages.empty()) << Describe(Check());
+  Delete(keys::BaseImage(image.id()));
+  Delete(keys::BaseImage(incomplete.id()));
+  collect();
+  ExpectWhole(image_tree);
+  EXPECT_FALSE(there(incomplete_tree));
+  Delete(environment);
+  collect();
+  EXPECT_FALSE(there(image_tree));
+  EXPECT_TRUE(world_.store->ListPacks(BaseRealm()).empty());
+  EXPECT_TRUE(Check().damages.empty()) << Describe(Check());
+}
+
+TEST_F(CollectorTest, ABaseImagesRootThatIsNotInTheBaseRealmStopsCollections) {
+  const Tree tree = MakeTree(3, 5);
+  catalog::BaseImage image;
+  image.set_id("base_" + std::string(32, '1'));
+  image.set_root(tree.root.Encode());
+  Put(keys::BaseImage(image.id()), image);
+  const auto report = Collect({.now = true});
+  ASSERT_FALSE(report);
+  EXPECT_EQ(report.error().code(), ErrorCode::kDataLoss);
+  ExpectWhole(tree);
+}
+
+TEST_F(CollectorTest, DamageInTheBaseRealmNamesTheImageAndItsEnvironments) {
+  const Tree tree = MakeTree(3, 5, BaseRealm());
+  catalog::BaseImage image;
+  image.set_id("base_" + std::string(32, '1'));
+  image.set_name("tools");
+  image.set_complete(true);
+  image.set_root(tree.root.Encode());
+  Put(keys::BaseImage(image.id()), image);
+  AddEnvironment(1, tree);
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  Damage(tree.data[2]);
+  const CheckReport report = Check();
+  ASSERT_FALSE(report.damages.empty());
+  EXPECT_EQ(report.damages[0].owners,
+            (std::vector<std::string>{"base image tools /f2", "environment env_1 /f2"}))
+      << Describe(report);
+  EXPECT_GT(report.live_bytes, 0u);
+}
+
+TEST_F(CollectorTest, ALostKeyOfTheBaseRealmIsReported) {
+  const Tree tree = MakeTree(3, 5, BaseRealm());
+  catalog::BaseImage image;
+  image.set_id("base_" + std::string(32, '1'));
+  image.set_complete(true);
+  image.set_root(tree.root.Encode());
+  Put(keys::BaseImage(image.id()), image);
+  world_.Close();
+  world_.keys.Remove(BaseRealm());
+  world_.Open();
+  const CheckReport report = Check();
+  const auto said = std::ranges::find(report.damages, "keys", &cairn::Damage::structure);
+  ASSERT_NE(said, report.damages.end()) << Describe(report);
+  EXPECT_EQ(said->where, "keys/" + BaseRealm().ToHex() + ".key");
+  EXPECT_EQ(said->owners, std::vector<std::string>{"the base realm"});
 }
 
 TEST_F(CollectorTest, AnOrganizationWithoutItsKeysIsReportedAndStopsEveryCollection) {
