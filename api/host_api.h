@@ -30,6 +30,7 @@ class HostApi {
 
   Ruled<host::EnvironmentInfo> DescribeEnvironment(const std::string& org,
                                                    const catalog::Environment& env);
+  Answer BaseCall(const host::HostRequest& request);
   Answer Unmount(const std::string& requested_org, const host::Umount& call);
   Answer ReadArtifact(const std::string& org, const host::ArtifactRead& call);
   // What a call reads or writes on the host: on no FUSE filesystem, not in the data directory.

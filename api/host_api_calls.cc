@@ -43,17 +43,6 @@ Status CheckExpiry(int64_t expires_ms, int64_t now_ms) {
                          expires_ms, now_ms));
 }
 
-host::TransferReport ToView(const TransferCounts& counts) {
-  host::TransferReport view;
-  view.set_directories(counts.directories);
-  view.set_files(counts.files);
-  view.set_links(counts.links);
-  view.set_special(counts.special);
-  view.set_bytes(counts.bytes);
-  view.set_skipped_xattrs(counts.skipped_xattrs);
-  return view;
-}
-
 }  // namespace
 
 HostApi::Answer HostApi::CallFor(const std::string& org, const host::HostRequest& request) {
@@ -140,6 +129,7 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
       spec.workspace_gid = call.workspace_gid();
       spec.quota_bytes = call.quota_bytes();
       spec.quota_inodes = call.quota_inodes();
+      spec.base = call.base();
       const auto created = CAIRN_TRY(services_.registry.CreateEnvironment(org, spec));
       *response.mutable_environment() = cairn::ToView(created.record);
       return response;
@@ -176,7 +166,7 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
       CAIRN_TRY(CheckHostPath(call.source()));
       CAIRN_TRY(services_.volumes.Import(org, call.env(), [&](Volume& volume) -> Status {
         *response.mutable_transfer() =
-            ToView(CAIRN_TRY(ImportTree(call.source(), volume, call.path())));
+            cairn::ToView(CAIRN_TRY(ImportTree(call.source(), volume, call.path())));
         return {};
       }));
       return response;
@@ -186,7 +176,7 @@ HostApi::Answer HostApi::EnvCall(const std::string& org, const host::HostRequest
       CAIRN_TRY(CheckHostPath(call.target()));
       const FsView view = CAIRN_TRY(ViewOfSource(org, call.env()));
       *response.mutable_transfer() =
-          ToView(CAIRN_TRY(ExportTree(view, call.path(), call.target())));
+          cairn::ToView(CAIRN_TRY(ExportTree(view, call.path(), call.target())));
       return response;
     }
     case Call::kMount: {

@@ -1,5 +1,5 @@
-// Calls of the host protocol that act on the whole store: organizations, reaper, collector, check,
-// numbers. And umount, which finds its organization by the mount.
+// Calls of the host protocol that act on the whole store: organizations, base images, reaper,
+// collector, check, numbers. And umount, which finds its organization by the mount.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 #include "api/host_api.h"
 #include "api/host_frame.h"
 #include "api/host_views.h"
+#include "api/tree_transfer.h"
 #include "catalog/ids.h"
 #include "catalog/records.h"
 
@@ -85,6 +86,11 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
           outcome == MasterRotation::Outcome::kRotated ? "rotated" : "pending");
       return response;
     }
+    case Call::kBaseImport:
+    case Call::kBaseList:
+    case Call::kBaseShow:
+    case Call::kBaseDelete:
+      return BaseCall(request);
     case Call::kUmount:
       return Unmount(request.org(), request.umount());
     case Call::kReap: {
@@ -165,6 +171,45 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
     default:
       *handled = false;
       return response;
+  }
+}
+
+HostApi::Answer HostApi::BaseCall(const host::HostRequest& request) {
+  using Call = host::HostRequest;
+  host::HostResponse response;
+  switch (request.call_case()) {
+    case Call::kBaseImport: {
+      const auto& call = request.base_import();
+      CAIRN_TRY(CheckHostPath(call.source()));
+      TransferCounts counts;
+      const auto image =
+          CAIRN_TRY(services_.base_images.Import(call.name(), [&](Volume& volume) -> Status {
+            counts = CAIRN_TRY(ImportTree(call.source(), volume, "/"));
+            return {};
+          }));
+      *response.mutable_base_image() = ToView(image);
+      *response.mutable_base_image()->mutable_transfer() = ToView(counts);
+      return response;
+    }
+    case Call::kBaseList: {
+      const auto all = CAIRN_TRY(services_.registry.ListBaseImages());
+      response.mutable_base_images();
+      for (const auto& image : all) *response.mutable_base_images()->add_data() = ToView(image);
+      return response;
+    }
+    case Call::kBaseShow:
+      *response.mutable_base_image() =
+          ToView(CAIRN_TRY(services_.registry.GetBaseImage(request.base_show().name())));
+      return response;
+    case Call::kBaseDelete: {
+      const auto deleted =
+          CAIRN_TRY(services_.registry.DeleteBaseImage(request.base_delete().name()));
+      response.mutable_done()->set_id(deleted.id());
+      response.mutable_done()->set_state("deleted");
+      return response;
+    }
+    default:
+      return Err(ErrorCode::kInternal, "not a call on base images");
   }
 }
 

@@ -76,6 +76,30 @@ host::EnvironmentInfo ToView(const catalog::Environment& env) {
   view.set_created_ms(env.created_ms());
   view.set_deleted_ms(env.deleted_ms());
   view.set_restore_count(env.restore_count());
+  view.set_base_image(env.base_image());
+  view.set_base_image_name(env.base_image_name());
+  return view;
+}
+
+host::BaseImageInfo ToView(const catalog::BaseImage& image) {
+  host::BaseImageInfo view;
+  view.set_id(image.id());
+  view.set_name(image.name());
+  view.set_state(image.complete() ? "ready" : "importing");
+  view.set_inodes(image.inodes());
+  view.set_logical_bytes(image.bytes());
+  view.set_created_ms(image.created_ms());
+  return view;
+}
+
+host::TransferReport ToView(const TransferCounts& counts) {
+  host::TransferReport view;
+  view.set_directories(counts.directories);
+  view.set_files(counts.files);
+  view.set_links(counts.links);
+  view.set_special(counts.special);
+  view.set_bytes(counts.bytes);
+  view.set_skipped_xattrs(counts.skipped_xattrs);
   return view;
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "api/host.pb.h"
+#include "api/tree_transfer.h"
 #include "artifacts/publisher.h"
 #include "catalog/records.pb.h"
 #include "catalog/refusal.h"
@@ -21,6 +22,8 @@ host::ApiKeyInfo ToView(const catalog::ApiKey& key);
 // Lists are full in one case only: what else is known of an Environment is added by the caller.
 host::EnvironmentInfo ToView(const catalog::Environment& env);
 host::VolumeInfo ToView(const VolumeStatus& status);
+host::TransferReport ToView(const TransferCounts& counts);
+host::BaseImageInfo ToView(const catalog::BaseImage& image);
 host::SessionInfo ToView(const catalog::Session& session);
 host::TurnInfo ToView(const TurnReport& report);
 host::TurnInfo ToView(const catalog::Turn& turn);

@@ -38,6 +38,7 @@ HttpApi::Answer HttpApi::CreateEnvironment(const ApiCall& call) {
   spec.workspace_gid = static_cast<uint32_t>(fields.Number("workspace_gid", 0xfffffffe));
   spec.quota_bytes = fields.Number("quota_bytes", uint64_t{1} << 62);
   spec.quota_inodes = fields.Number("quota_inodes", uint64_t{1} << 62);
+  spec.base = fields.Text("base", 256);
   CAIRN_HTTP_TRY(fields.Finish());
   const auto created = CAIRN_HTTP_TRY(services_.registry.CreateEnvironment(
       call.org, spec, IdempotencyOf(call, "environment.create")));

@@ -40,6 +40,7 @@ std::expected<void, HttpError> ReadEnvironment(const Json& value, SessionSpec* s
         static_cast<uint32_t>(fields.Number("workspace_gid", 0xfffffffe));
     spec->environment.quota_bytes = fields.Number("quota_bytes", uint64_t{1} << 62);
     spec->environment.quota_inodes = fields.Number("quota_inodes", uint64_t{1} << 62);
+    spec->environment.base = fields.Text("base", 256);
   }
   return fields.Finish();
 }

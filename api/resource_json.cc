@@ -108,6 +108,7 @@ Json EnvironmentResource(const catalog::Environment& env, const std::vector<std:
           {"created_at", Seconds(env.created_ms())},
           {"lifetime", kLifetime[env.lifetime()]},
           {"session_ids", sessions},
+          {"base", env.base_image_name().empty() ? Json() : Json(ToUtf8(env.base_image_name()))},
           {"quota_bytes", env.quota_bytes()},
           {"quota_inodes", env.quota_inodes()}};
 }

@@ -19,6 +19,7 @@ const Columns kOrganizationColumns = {"id", "name", "created_ms", "deleted"};
 const Columns kKeyColumns = {"id", "name", "created_ms", "expires_ms", "revoked"};
 const Columns kEnvironmentColumns = {"id",       "name",       "state",     "lifetime",
                                      "sessions", "mounted_at", "created_ms"};
+const Columns kBaseImageColumns = {"name", "state", "inodes", "logical_bytes", "created_ms", "id"};
 const Columns kSessionColumns = {"id", "status", "env", "active_turn", "created_ms"};
 const Columns kArtifactColumns = {"id", "size_bytes", "turn", "path", "created_ms"};
 const Columns kSnapshotColumns = {"id", "name", "env", "durability", "has_memory", "created_ms"};
@@ -137,6 +138,7 @@ void AddEnvironments(CLI::App& app, CommandContext& context) {
         verb, "--quota-inodes", r,
         [](host::HostRequest& q, uint64_t v) { q.mutable_env_create()->set_quota_inodes(v); },
         "0: none");
+    Text(verb, "--base", r, call->mutable_base(), "name of a base image that its files start as");
     Sends(verb, context, r, Record());
   }
   {
@@ -217,6 +219,41 @@ void AddEnvironments(CLI::App& app, CommandContext& context) {
     Flag(
         verb, "--force", r, [](host::HostRequest& q) { q.mutable_umount()->set_force(true); },
         "detach it although it is in use");
+    Sends(verb, context, r, Record());
+  }
+}
+
+void AddBaseImages(CLI::App& app, CommandContext& context) {
+  CLI::App* base =
+      Group(app, "base", "base images, which Environments of every organization may start from");
+  {
+    Request r = NewRequest();
+    auto* call = r->mutable_base_import();
+    CLI::App* verb = base->add_subcommand("import", "make a host directory a base image");
+    PathArgument(verb, "DIR", r, call->mutable_source(), "host directory: its contents are copied");
+    Text(verb, "--name", r, call->mutable_name(), "its name, which no other has")->required();
+    Sends(verb, context, r, [](const Message& message) {
+      PrintRecord(message);
+      PrintRecord(static_cast<const host::BaseImageInfo&>(message).transfer());
+      return kExitOk;
+    });
+  }
+  {
+    Request r = NewRequest();
+    r->mutable_base_list();
+    Sends(base->add_subcommand("list", "all base images"), context, r, Table(kBaseImageColumns));
+  }
+  {
+    Request r = NewRequest();
+    CLI::App* verb = base->add_subcommand("show", "one base image");
+    Argument(verb, "NAME", r, r->mutable_base_show()->mutable_name(), "its name");
+    Sends(verb, context, r, Record());
+  }
+  {
+    Request r = NewRequest();
+    CLI::App* verb = base->add_subcommand(
+        "delete", "delete a base image; Environments that started from it go on");
+    Argument(verb, "NAME", r, r->mutable_base_delete()->mutable_name(), "its name");
     Sends(verb, context, r, Record());
   }
 }
@@ -518,6 +555,7 @@ void AddMaintenance(CLI::App& app, CommandContext& context) {
 void AddCommands(CLI::App& app, CommandContext& context) {
   AddOrganizations(app, context);
   AddEnvironments(app, context);
+  AddBaseImages(app, context);
   AddSessions(app, context);
   AddSnapshots(app, context);
   AddMaintenance(app, context);

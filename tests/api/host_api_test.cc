@@ -181,6 +181,54 @@ TEST_F(HostApiTest, ImportAndExportGoThroughTheEnvironment) {
   }
 }
 
+// Without organizations: the calls belong to none.
+TEST_F(HostApiTest, BaseImagesAreImportedShownAndDeleted) {
+  const std::string source = dir_.path() + "/in";
+  ASSERT_TRUE(HostFileSystem().MakeDir(source));
+  std::ofstream(source + "/a") << "data";
+  keys_.Add(BaseRealm(), TestRealmKeys(9));
+  host::HostRequest import;
+  import.mutable_base_import()->set_name("tools");
+  import.mutable_base_import()->set_source(source);
+  const auto imported = Call(import);
+  ASSERT_FALSE(imported.has_error()) << imported.error().message();
+  const host::BaseImageInfo& image = imported.base_image();
+  EXPECT_EQ(image.state(), "ready");
+  EXPECT_EQ(image.inodes(), 2u);
+  EXPECT_EQ(image.transfer().files(), 1u);
+  EXPECT_EQ(Call(import).error().code(), "already_exists");
+  import.mutable_base_import()->set_name("");
+  EXPECT_EQ(Call(import).error().code(), "invalid_argument");
+  import.mutable_base_import()->set_name("relative");
+  import.mutable_base_import()->set_source("in");
+  EXPECT_EQ(Call(import).error().code(), "invalid_argument");
+  import.mutable_base_import()->set_source(source + "/absent");
+  EXPECT_EQ(Call(import).error().code(), "not_found");
+  host::HostRequest list;
+  list.mutable_base_list();
+  ASSERT_EQ(Call(list).base_images().data_size(), 1);
+  host::HostRequest show;
+  show.mutable_base_show()->set_name("tools");
+  EXPECT_EQ(Call(show).base_image().id(), image.id());
+
+  NewOrganization("one");
+  host::HostRequest create;
+  create.mutable_env_create()->set_base("tools");
+  const auto env = Call(create);
+  ASSERT_FALSE(env.has_error()) << env.error().message();
+  EXPECT_EQ(env.environment().base_image(), image.id());
+  EXPECT_EQ(env.environment().base_image_name(), "tools");
+  create.mutable_env_create()->set_base("others");
+  EXPECT_EQ(Call(create).error().code(), "not_found");
+
+  host::HostRequest remove;
+  remove.mutable_base_delete()->set_name("tools");
+  EXPECT_EQ(Call(remove).done().id(), image.id());
+  EXPECT_EQ(Call(remove).error().code(), "not_found");
+  EXPECT_EQ(Call(show).error().code(), "not_found");
+  EXPECT_EQ(Call(list).base_images().data_size(), 0);
+}
+
 TEST_F(HostApiTest, CheckReportsItsDamagesAndOwners) {
   host::HostRequest request;
   request.mutable_check();

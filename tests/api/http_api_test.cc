@@ -266,6 +266,24 @@ TEST_F(HttpApiTest, EnvironmentInUseNamesTheSessionsThenGoesWithConfirmation) {
   EXPECT_EQ(Http("GET", target).status, 404);
 }
 
+TEST_F(HttpApiTest, EnvironmentsStartFromABaseImage) {
+  auto image = registry_->BeginBaseImage("tools");
+  ASSERT_TRUE(image);
+  image->set_root(std::string(40, 'r'));
+  image->set_bytes(1000);
+  image->set_complete(true);
+  ASSERT_TRUE(registry_->UpdateBaseImage(*image));
+  const std::string environments = "/v1/agents/environments";
+  EXPECT_EQ(Ok(Http("POST", environments, R"({"base":"tools"})"))["base"], "tools");
+  EXPECT_TRUE(Ok(Http("POST", environments, R"({"name":"e"})"))["base"].is_null());
+  EXPECT_EQ(Http("POST", environments, R"({"base":"others"})").status, 404);
+  EXPECT_EQ(Http("POST", environments, R"({"base":"tools","quota_bytes":1000})").status, 400);
+  const Json session =
+      Ok(Http("POST", "/v1/agents/sessions", R"({"environment":{"base":"tools"}})"));
+  const std::string own = session["environment"]["id"];
+  EXPECT_EQ(Ok(Http("GET", environments + "/" + own))["base"], "tools");
+}
+
 TEST_F(HttpApiTest, SessionsOwnEnvironmentGoesWithIt) {
   const std::string session = NewSession(
       R"({"metadata":{"k":"v"},"environment":{"type":"openai_hosted","workspace_uid":1000}})");
