@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "catalog/ids.h"
+#include "snapshot/import_internal.h"
 #include "store/base/log.h"
 #include "store/base/random.h"
 #include "volume/sealer.h"
@@ -66,6 +67,7 @@ Status BaseImages::Fill(catalog::BaseImage& image, const std::function<Status(Vo
     seal.next_ino = state.next_ino;
     if (!image.root().empty()) seal.parent = CAIRN_TRY(BlockRef::Decode(image.root()));
     seal.epoch = options_.epoch;
+    seal.tree = kImportNodes;
     seal.now = clock_.Now();
     const SealResult sealed = CAIRN_TRY(SealLayer(store_, nodes_, session, slice, seal));
     image.set_root(sealed.root.Encode());
@@ -83,7 +85,8 @@ Status BaseImages::Fill(catalog::BaseImage& image, const std::function<Status(Vo
   VolumeOptions options;
   options.head.volume = *id;
   options.hash_seed = image.hash_seed();
-  const auto volume = CAIRN_TRY(Volume::OpenOn(std::move(head), clock_, options));
+  InstantClock instant(clock_);
+  const auto volume = CAIRN_TRY(Volume::OpenOn(std::move(head), instant, options));
   CAIRN_TRY(fill(*volume));
   CAIRN_TRY(CheckWorkspace(*volume));
   CAIRN_TRY(filled.Finish());

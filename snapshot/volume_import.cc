@@ -13,33 +13,13 @@
 
 #include "catalog/keys.h"
 #include "catalog/records.h"
+#include "snapshot/import_internal.h"
 #include "snapshot/volume_manager_internal.h"
 #include "store/base/log.h"
 #include "volume/sealer.h"
 #include "volume/staged_head.h"
 
 namespace cairn {
-namespace {
-
-// Four times as large as a seal makes them: what an import writes is rarely changed, and a seal
-// that changes such a node splits it (decision 13).
-constexpr TreeOptions kImportNodes{.target_bytes = 64 << 10, .max_bytes = 96 << 10};
-
-// An import is one change of its volume: all that it makes has one ctime and one btime. They cost 3
-// bytes each in a node otherwise, since nothing compresses nanoseconds.
-class InstantClock final : public Clock {
- public:
-  explicit InstantClock(Clock& clock) : clock_(clock), now_(clock.Now()) {}
-  TimeSpec Now() override { return now_; }
-  int64_t MonotonicNs() override { return clock_.MonotonicNs(); }
-
- private:
-  Clock& clock_;
-  const TimeSpec now_;
-};
-
-}  // namespace
-
 Status VolumeManager::State::SealForImport(const std::shared_ptr<OpenVolume>& open) {
   Head& head = open->volume->head();
   CAIRN_TRY(SealAll(open));
