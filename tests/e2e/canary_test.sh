@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Nothing that a guest wrote is in any file of the data directory in plain text: contents, names, xattrs, link targets, memory, device
 # state, Artifact paths; while unsealed, after kill -9, after sealing. And nothing of it is in the log. Then the organization is deleted, under
-# load and with kill -9 at any moment: its wrapped keys are in no file and in no block of the device.   canary_test.sh BUILD_DIR [SEED]
+# load and with kill -9 at any moment: its wrapped keys are in no file and in no block of the device. The plain keys (master, organizations', the
+# base realm's, the catalog's) are in no file of the directory at any time.   canary_test.sh BUILD_DIR [SEED]
 # shellcheck source=tests/e2e/daemon.sh
 source "$(dirname "$(readlink -f "$0")")/daemon.sh"
 seed=${2:-$RANDOM}
@@ -63,6 +64,59 @@ mkdir "$work/disk"
 mount -o loop "$work/image" "$work/disk"
 data=$work/disk/data
 : >"$work/log"
+limits+=(--master-key "$work/master") # elsewhere, as OPERATIONS.md asks for
+(umask 077 && head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$work/master")
+cp "$work/master" "$work/plain"
+echo >>"$work/plain"
+# unwrap FILE...: the keys that key files hold, unwrapped by the master key, in hex (docs/formats/keys.md). A tag that does not verify ends it.
+unwrap() {
+  python3 - "$work/master" "$@" <<'PY'
+import ctypes, os, struct, sys
+crypto = ctypes.CDLL('libcrypto.so.3')
+for name in ('EVP_CIPHER_CTX_new', 'EVP_aes_256_gcm'): getattr(crypto, name).restype = ctypes.c_void_p
+master = bytes.fromhex(open(sys.argv[1]).read())
+def opened(wrapped, associated):
+    ctx, size, out = ctypes.c_void_p(crypto.EVP_CIPHER_CTX_new()), ctypes.c_int(), ctypes.create_string_buffer(64)
+    ok = crypto.EVP_DecryptInit_ex(ctx, ctypes.c_void_p(crypto.EVP_aes_256_gcm()), None, master, wrapped[:12])
+    ok &= crypto.EVP_DecryptUpdate(ctx, None, ctypes.byref(size), associated, len(associated))
+    ok &= crypto.EVP_DecryptUpdate(ctx, out, ctypes.byref(size), wrapped[12:44], 32)
+    ok &= crypto.EVP_CIPHER_CTX_ctrl(ctx, 0x11, 16, wrapped[44:60])  # EVP_CTRL_AEAD_SET_TAG
+    rest = ctypes.create_string_buffer(16)
+    ok &= crypto.EVP_DecryptFinal_ex(ctx, rest, ctypes.byref(size)) > 0
+    if not ok: sys.exit('a wrapped key does not open')
+    return out.raw[:32]
+for path in sys.argv[2:]:
+    data = open(path, 'rb').read()
+    for slot in (data[:8192], data[8192:]):
+        kind, count = struct.unpack_from('<HI', slot, 10)
+        if slot[:8] != b'CAIRNKY\n' or kind == 3: continue
+        realm = slot[24:40]
+        keys = [] if kind == 2 else [(0, slot[56:116])]
+        keys += [(struct.unpack_from('<I', slot, 116 + 64 * i)[0], slot[120 + 64 * i:180 + 64 * i]) for i in range(count)]
+        for id, wrapped in keys:
+            print(opened(wrapped, b'cairn key' + struct.pack('<H', kind) + realm + struct.pack('<I', id)).hex())
+PY
+}
+# no_plain_key WHAT: none of $work/plain in any file of the directory or in the log: raw (either half), in hex or in base64.
+no_plain_key() {
+  sync -f "$data"
+  python3 - "$work/plain" "$data" "$work/log" <<'PY' >"$work/found" || fail "$1: a plain key in $(head -3 "$work/found")"
+import base64, os, sys
+patterns = []
+for line in set(open(sys.argv[1]).read().split()):
+    key = bytes.fromhex(line)
+    patterns += [key[:16], key[16:], line.encode(), line.upper().encode(), base64.b64encode(key).rstrip(b'='), base64.urlsafe_b64encode(key).rstrip(b'=')]
+paths = [os.path.join(folder, name) for folder, _, names in os.walk(sys.argv[2]) for name in names] + [sys.argv[3]]
+found = 0
+for path in paths:
+    try:
+        data = open(path, 'rb').read()
+    except FileNotFoundError:
+        continue  # removed meanwhile
+    if any(pattern in data for pattern in patterns): print(path); found = 1
+sys.exit(found)
+PY
+}
 # wrapped FILE: the wrapped keys that a key file holds (docs/formats/keys.md), in hex.
 wrapped() {
   python3 - "$1" <<'PY'
@@ -96,8 +150,21 @@ writer() { # until the mount goes
   done
 }
 serve
+cairn base import /usr/include/linux --name headers >/dev/null
 kept=$(cairn org create kept | jq -er .id)
-kept_env=$(cairn --org "$kept" env create | jq -er .id)
+kept_env=$(cairn --org "$kept" env create --base headers | jq -er .id)
+unwrap "$data"/keys/*.key >>"$work/plain"
+expect "$(sort -u "$work/plain" | wc -l)" 6 "the master key, the catalog's, and two of the base realm and of each organization"
+n=0
+for form in "bytes.fromhex(k)" "k.encode()" "__import__('base64').b64encode(bytes.fromhex(k))"; do # the search finds one that is there
+  n=$((n + 2))
+  python3 -c "import os, sys; k = sys.argv[1]; sys.stdout.buffer.write(os.urandom(5000) + $form + os.urandom(5000))" \
+    "$(sort -u "$work/plain" | sed -n "${n}p")" >"$data/packs/planted"
+  if (no_plain_key "planted") >"$work/search" 2>&1; then fail "a plain key is not found as $form"; fi
+  grep -q "planted: a plain key in $data/packs/planted" "$work/search" || fail "not what was planted: $(cat "$work/search")"
+done
+rm "$data/packs/planted"
+no_plain_key "two realms"
 mkdir "$work/kept"
 cairn --org "$kept" mount "$kept_env" "$work/kept" >/dev/null
 echo stays >"$work/kept/workspace/file" && sync "$work/kept/workspace/file"
@@ -109,6 +176,7 @@ for round in 1 2 3 4; do
   cairn org rotate-key "$org" >/dev/null
   wrapped "$key_file" >>"$work/wrapped"
   expect "$(wc -l <"$work/wrapped")" 5 "wrapped keys"
+  unwrap "$key_file" >>"$work/plain"
   realm=$(basename "$key_file" .key)
   env=$(cairn --org "$org" env create | jq -er .id)
   cairn --org "$org" mount "$env" "$mnt" >/dev/null
@@ -122,6 +190,7 @@ for round in 1 2 3 4; do
   writing=$!
   sleep 0.3
   search "round $round, under load"
+  no_plain_key "round $round, under load"
   if [ "$round" -eq 1 ]; then
     cairn org delete "$org" --confirm "$org" >"$work/out" 2>&1 && fail "an organization with a mount is deleted unasked"
     cairn org delete "$org" --confirm "$org" --force >/dev/null
@@ -132,6 +201,7 @@ for round in 1 2 3 4; do
     umount -l "$work/kept" 2>/dev/null || true
     wait || true
     search "round $round, killed while it is deleted"
+    no_plain_key "round $round, killed while it is deleted"
     serve
     if cairn org show "$org" >/dev/null 2>&1; then # not begun when the kill came
       cairn org delete "$org" --confirm "$org" >/dev/null
@@ -144,12 +214,19 @@ for round in 1 2 3 4; do
   for gone in "$key_file" "$volume" "$data/packs/$realm"; do [ ! -e "$gone" ] || fail "round $round: $gone is left"; done
   expect "$(cat "$work/kept/workspace/file")" stays "the other organization's file"
   search "round $round, deleted"
+  no_plain_key "round $round, deleted"
+  cmp /usr/include/linux/fs.h "$work/kept/fs.h" || fail "round $round: a file of the base image"
   settle
   expect "$(on_device "$work/wrapped")" 0 "round $round: wrapped keys on the device"
 done
 cairn check >/dev/null || fail "check is not clean"
 umount "$work/kept"
+cairn key rotate-master >/dev/null
+{ cat "$work/master" && echo; } >>"$work/plain"
+no_plain_key "after the rotation of the master key"
 stop_cleanly
 settle
 expect "$(on_device "$work/wrapped")" 0 "wrapped keys on the device after a stop"
+no_plain_key "after a stop"
+echo "ok: $(sort -u "$work/plain" | grep -c .) plain keys, in no file"
 echo "ok: no wrapped key of a deleted organization in $(stat -c %s "$work/image") bytes of device"
