@@ -93,7 +93,7 @@ Status VolumeManager::State::ImportLocked(OpenVolume& open, const catalog::Envir
           return Err(ErrorCode::kFailedPrecondition,
                      "environment " + open.env + " was deleted during the import");
         }
-        if (imports_end) return Err(ErrorCode::kUnavailable, "the server is stopping");
+        if (waits_end) return Err(ErrorCode::kUnavailable, "the server is stopping");
         return {};
       });
   StagedHead& filled = *head;
@@ -109,7 +109,10 @@ Status VolumeManager::State::ImportLocked(OpenVolume& open, const catalog::Envir
   return filled.Finish();
 }
 
-void VolumeManager::EndImports() { state_->imports_end = true; }
+void VolumeManager::EndWaits() {
+  state_->waits_end = true;
+  state_->changed.NotifyAll();
+}
 
 Status VolumeManager::Import(const std::string& org, const std::string& env,
                              const std::function<Status(Volume&)>& fill) {

@@ -53,7 +53,7 @@ void VolumeManager::Start() {
 }
 
 void VolumeManager::Stop() {
-  EndImports();
+  EndWaits();
   std::vector<std::shared_ptr<OpenVolume>> open;
   {
     MutexLock lock(state_->mutex);

@@ -89,9 +89,9 @@ class VolumeManager {
   // server stops, FailedPrecondition when the Environment is deleted meanwhile.
   Status Import(const std::string& org, const std::string& env,
                 const std::function<Status(Volume&)>& fill);
-  // From now on an import, also one that runs, ends at its next batch: Unavailable. Before whoever
-  // waits for calls to end on the way to Stop().
-  void EndImports();
+  // From now on an import, also one that runs, ends at its next batch, and whoever waits for a seal
+  // waits no longer: Unavailable. Before whoever waits for calls to end on the way to Stop().
+  void EndWaits();
   // A view of now; after the barrier when mounted.
   Result<FsView> ViewNow(const std::string& org, const std::string& env);
 

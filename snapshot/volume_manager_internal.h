@@ -86,7 +86,7 @@ struct VolumeManager::State {
   std::multiset<std::string> held GUARDED_BY(mutex);  // PointKeys of pauses in flight
   bool stopping GUARDED_BY(mutex) = false;
   std::thread sealer;
-  std::atomic<bool> imports_end{false};
+  std::atomic<bool> waits_end{false};  // of imports, and for seals
 
   // ---- volume_manager.cc ----
   Result<std::shared_ptr<OpenVolume>> Open(const catalog::Volume& record, bool read_only);

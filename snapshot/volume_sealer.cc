@@ -342,7 +342,7 @@ Status VolumeManager::State::WaitForRoom(OpenVolume& volume) {
     if (failed != failed_seals.end() && failed->second.no_space) {
       return std::unexpected(*failed->second.no_space);
     }
-    if (stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
+    if (stopping || waits_end) return Err(ErrorCode::kUnavailable, "the server is stopping");
     if (clock.MonotonicNs() > deadline_ns) {
       return Err(ErrorCode::kUnavailable,
                  "seals of environment " + volume.env +
@@ -371,7 +371,7 @@ Result<catalog::PointRecord> VolumeManager::WaitSealed(const catalog::Point& poi
       return Err(ErrorCode::kUnavailable, "not sealed yet: try again");
     }
     MutexLock lock(s.mutex);
-    if (s.stopping) return Err(ErrorCode::kUnavailable, "the server is stopping");
+    if (s.stopping || s.waits_end) return Err(ErrorCode::kUnavailable, "the server is stopping");
     s.changed.WaitFor(s.mutex, 100);
   }
 }

@@ -2,10 +2,12 @@
 // what heals it.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
 #include <thread>
+#include <utility>
 
 #include "store/base/random.h"
 #include "tests/support/fake_clock.h"
@@ -194,6 +196,32 @@ TEST_F(VolumeSpaceTest, ASealThatFoundNoSpaceIsTriedAgainWhenThereIsSome) {
   ASSERT_EQ(volume->head().unsealed().size(), 1u);
   SetFree(60 * kMiB);
   EXPECT_TRUE(Eventually([&] { return IsSealed(*volume); })) << "no time has passed";
+}
+
+// Time stands still here: its deadline never comes.
+TEST_F(VolumeSpaceTest, WhoWaitsForSealsThatFailIsToldWhenTheServerStops) {
+  const std::string env = ReadyEnvironment();
+  blocks_.FailSyncs(true);
+  std::atomic<int> made = 0;
+  std::string last;
+  std::thread snapshots([&] {
+    for (int i = 0; i < 1000; ++i) {
+      WriteFile(env, "file", "x");
+      const auto snapshot = snapshots_->Create(kOrg, env, "", {});
+      if (!snapshot) {
+        last = snapshot.error().message();
+        return;
+      }
+      ++made;
+    }
+  });
+  int before = 0;
+  Eventually([&] { return std::exchange(before, made.load()) > 0 && before == made.load(); });
+  volumes_->EndWaits();
+  snapshots.join();
+  EXPECT_EQ(last, "the server is stopping");
+  EXPECT_LT(made, 1000);
+  blocks_.FailSyncs(false);
 }
 
 TEST_F(VolumeSpaceTest, ASnapshotsStateIsNotMergedWithWhatCameAfterIt) {
