@@ -108,6 +108,8 @@ cleanup() {
   local status=$?
   trap - ERR
   set +e
+  # shellcheck disable=SC2086  # what a test keeps going in the background
+  [ -z "${loops:-}" ] || kill -KILL $loops 2>/dev/null
   kill_daemon
   for dir in $(awk -v a="$work/" 'index($2 "/", a) == 1 {print $2}' /proc/self/mounts | tac); do umount -l "$dir"; done
   rm -rf --one-file-system "$work"
