@@ -24,7 +24,7 @@ using Block = std::shared_ptr<const std::string>;
 
 enum class Compression : uint8_t {
   kFast,        // zstd level 1: on the way to a pause
-  kBackground,  // zstd level 3: seals
+  kBackground,  // zstd level 3 (2 beyond 128 KiB): seals
 };
 
 // What a put that returned survives.
