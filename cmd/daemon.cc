@@ -364,7 +364,8 @@ void Daemon::Stop() {
   if (stopped_) return;
   stopped_ = true;
   ready_ = false;
-  if (volumes_ != nullptr) volumes_->EndWaits();  // an import, or a seal on a slow disk, takes minutes
+  if (volumes_ != nullptr)
+    volumes_->EndWaits();  // an import, or a seal on a slow disk, takes minutes
   if (base_images_ != nullptr) base_images_->EndImports();
   if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) host_server_->Stop();
