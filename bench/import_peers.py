@@ -3,7 +3,8 @@
 
 The tree: npm packages (npm_packages below, installed without running their scripts), /usr/include, a compiler. About 100,000
 files and 1.2 GiB; --tree takes another one. The second version is the first with one file of a hundred appended to, one of two
-hundred removed and some new ones: the same in each run.
+hundred removed and some new ones: the same in each run. It lies in a directory of its own, with inodes of its own, as an unpacked release
+or a second checkout does: every tool reads all of it (restic and borg leave out what has the inode and times that it had before).
 
 Each round uses fresh repositories on the same disk; the order of the tools turns by one each round. Sources are read once
 before, so that they are in the page cache for everybody; each ingest ends with what the tool itself calls done (Cairn's import
@@ -189,7 +190,8 @@ class Cairn:
         return self.measured(lambda: self.daemon.cli("env", "export", self.env, target, "--path", "/workspace"))
 
     def stored(self):
-        return stored(os.path.join(self.daemon.data, "packs")) + stored(os.path.join(self.daemon.data, "index"))
+        # All of it but the space that is only kept: the reserve, and what LOCK holds for the next start.
+        return stored(self.daemon.data) - stored(os.path.join(self.daemon.data, "reserve")) - stored(os.path.join(self.daemon.data, "LOCK"))
 
     def stop(self):
         self.daemon.stop()

@@ -93,7 +93,10 @@ row 3 "missing" env export "$env" "$work/exported" --path /missing
 mkdir "$work/full" && touch "$work/full/x"
 row 4 "empty" env export "$env" "$work/full"
 ln -s "$data" "$work/to_data"
-for dir in "$data" "$data/packs" "$work/to_data" "$(dirname "$data")" /; do row 64 "data directory .* name another path" env import "$env" "$dir"; done
+for dir in "$data" "$data/packs" "$work/to_data" "$(dirname "$data")" /; do
+  row 64 "data directory .* name another path" env import "$env" "$dir"
+  row 64 "data directory .* name another path" base import "$dir" --name copy
+done
 for dir in "$data" "$data/new" "$work/to_data/new" "$(dirname "$data")"; do row 64 "data directory .* name another path" env export "$env" "$dir"; done
 row 64 "data directory .* name another path" pause "$env" --memory "$data/cairn.format" --vmstate "$work/memory"
 row 64 "data directory .* name another path" resume "$env" --memory "$data/memory"
