@@ -88,7 +88,18 @@ turn=$(cairn --org "$org" turn start "$session" | jq -er .id)
 secret=$(cairn --org "$org" key create | jq -er .secret)
 url=http://$(grep -o 'http=[0-9.:]*' "$work/log" | tail -n 1 | cut -d= -f2)/v1/agents
 files=0
-while cairn --org "$org" snapshot create "$kept" >"$work/out" 2>"$work/error"; do
+steady() { # until what is set aside for seals has not changed for two seconds: a seal gives space back
+  local before="" now same=0
+  for _ in $(seq 150); do
+    now=$(cairn stats | jq -c .space.set_aside.unsealed)
+    if [ "$now" = "$before" ]; then same=$((same + 1)); else same=0 before=$now; fi
+    [ "$same" -lt 10 ] || return 0
+    sleep 0.2
+  done
+  fail "seals do not come to rest: $(cairn stats | jq -c .space)"
+}
+kept_again() { cairn --org "$org" snapshot create "$kept" >"$work/out" 2>"$work/error"; }
+while kept_again || { steady && kept_again; }; do
   files=$((files + 1))
   [ "$files" -lt 60 ] || fail "240 MiB went into 112 MiB"
   write "$full_dir/w$files" 4 || fail "a write is refused before snapshots are: $(cat "$work/error") $(cairn stats | jq -c .space)"
