@@ -78,7 +78,7 @@ struct VolumeManager::State {
   struct FailedSeal {
     int64_t retry_at_ns = 0;
     std::optional<Error> no_space = {};  // it failed for want of space
-    uint64_t free_bytes = 0;             // then
+    uint64_t free_bytes = 0;             // before it
   };
   std::map<Id128, FailedSeal> failed_seals GUARDED_BY(mutex);
   uint64_t seal_rounds GUARDED_BY(mutex) = 0;  // grows whenever a seal ended, well or not
@@ -151,7 +151,8 @@ struct VolumeManager::State {
   // How many of `layers`, oldest first, are sealed as one.
   Result<size_t> CountTogether(OpenVolume& volume,
                                const std::vector<std::shared_ptr<const Layer>>& layers);
-  void NoteFailedSeal(const Id128& volume, const Error& error);
+  uint64_t FreeBytes() const;
+  void NoteFailedSeal(const Id128& volume, const Error& error, uint64_t free_bytes);
   bool ForSpace() { return options.space != nullptr && options.space->Tight(); }
   // Freezes without a barrier or a Point, and asks for the seal.
   Status FreezeToSeal(OpenVolume& volume) REQUIRES(volume.operation);

@@ -60,8 +60,7 @@ void VolumeManager::State::RunSealer() {
   for (;;) {
     std::vector<std::shared_ptr<OpenVolume>> work;
     std::vector<std::shared_ptr<OpenVolume>> all;
-    const uint64_t free_bytes =
-        options.space != nullptr ? options.space->GetStatus().free_bytes : 0;
+    const uint64_t free_bytes = FreeBytes();
     {
       MutexLock lock(mutex);
       const int64_t now_ns = clock.MonotonicNs();
@@ -170,11 +169,16 @@ Status VolumeManager::State::FreezeToSeal(OpenVolume& volume) {
   return {};
 }
 
-void VolumeManager::State::NoteFailedSeal(const Id128& volume, const Error& error) {
+uint64_t VolumeManager::State::FreeBytes() const {
+  return options.space != nullptr ? options.space->GetStatus().free_bytes : 0;
+}
+
+void VolumeManager::State::NoteFailedSeal(const Id128& volume, const Error& error,
+                                          uint64_t free_bytes) {
   FailedSeal failed{.retry_at_ns = clock.MonotonicNs() + kRetryNs};
   if (error.code() == ErrorCode::kExhausted) {
     failed.no_space = error;
-    if (options.space != nullptr) failed.free_bytes = options.space->GetStatus().free_bytes;
+    failed.free_bytes = free_bytes;
   }
   MutexLock lock(mutex);
   failed_seals[volume] = std::move(failed);
@@ -225,6 +229,8 @@ Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_
     }
   }
   Status result;
+  // Before the seal: what comes free while it fails lets it be tried again.
+  const uint64_t free_bytes = FreeBytes();
   {
     MutexLock sealing(volume.sealing);
     std::vector<std::shared_ptr<const Layer>> layers;
@@ -242,7 +248,7 @@ Status VolumeManager::State::SealVolume(const std::shared_ptr<OpenVolume>& open_
       layers.erase(layers.begin(), rest);
     }
   }
-  if (!result) NoteFailedSeal(volume.id, result.error());
+  if (!result) NoteFailedSeal(volume.id, result.error(), free_bytes);
   {
     MutexLock lock(mutex);
     ++seal_rounds;

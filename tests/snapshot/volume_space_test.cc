@@ -192,8 +192,8 @@ TEST_F(VolumeSpaceTest, ASealThatFoundNoSpaceIsTriedAgainWhenThereIsSome) {
   SetFree(50 * kMiB);
   blocks_.FailPuts(true);
   EXPECT_FALSE(volumes_->SealEverything());
-  blocks_.FailPuts(false);
   ASSERT_EQ(volume->head().unsealed().size(), 1u);
+  blocks_.FailPuts(false);
   SetFree(60 * kMiB);
   EXPECT_TRUE(Eventually([&] { return IsSealed(*volume); })) << "no time has passed";
 }
