@@ -215,7 +215,7 @@ def store_paths(options):
 def store_limits(options):
     """bench/ingest_bench.cc and bench/read_bench.cc: ingest, look-ups and reads beside what their steps and the disk can do."""
     directory = ["--dir=" + options.dir] if options.dir else []
-    ingest = ["--rounds=1", "--mb=32", "--records=100000"] if options.quick else [f"--rounds={options.rounds}"]
+    ingest = ["--rounds=1", "--mb=32", "--records=100000"] if options.quick else [f"--rounds={options.rounds}", "--records=20000000"]
     read = ["--rounds=1", "--mb=32"] if options.quick else [f"--rounds={options.rounds}"]
     limits = {}
     for program, arguments in (("ingest_bench", ingest), ("read_bench", read)):

@@ -16,7 +16,6 @@
 namespace rocksdb {
 class DB;
 class Env;
-class Cache;
 class WriteBatch;
 }  // namespace rocksdb
 
@@ -24,8 +23,7 @@ namespace cairn {
 
 struct BlockIndexOptions {
   std::string dir;
-  Id128 store;                         // another store's index is not opened but emptied
-  uint64_t cache_bytes = 32ull << 20;  // RocksDB's block cache
+  Id128 store;  // another store's index is not opened but emptied
   // Asked before each write for so many bytes: its error is returned instead of writing. Null: not
   // asked.
   std::function<Status(uint64_t bytes)> make_room = {};
@@ -91,7 +89,6 @@ class BlockIndex {
       REQUIRES_SHARED(db_mutex_);
 
   const BlockIndexOptions options_;
-  const std::shared_ptr<rocksdb::Cache> cache_;
   Mutex write_mutex_;     // read-modify-write of entries; taken before db_mutex_
   SharedMutex db_mutex_;  // exclusive to open, close and clear
   std::unique_ptr<rocksdb::DB> db_ GUARDED_BY(db_mutex_);

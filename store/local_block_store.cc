@@ -68,7 +68,6 @@ Result<std::unique_ptr<LocalBlockStore>> LocalBlockStore::Open(
   CAIRN_TRY(store->packs_.Prepare());
   store->index_ = CAIRN_TRY(BlockIndex::Open({.dir = options.dir + "/index",
                                               .store = options.store,
-                                              .cache_bytes = options.index_cache_bytes,
                                               .make_room = RoomMaker(options.space),
                                               .env = options.index_env}));
   CAIRN_TRY(store->Recover());

@@ -37,9 +37,8 @@ struct LocalBlockStoreOptions {
   uint64_t epoch = 1;                   // its open epoch
   uint64_t pack_bytes = 32ull << 20;    // a pack is sealed when it has grown to this
   uint64_t cache_bytes = 128ull << 20;  // verified plaintext
-  uint64_t index_cache_bytes = 32ull << 20;
-  rocksdb::Env* index_env = nullptr;  // not owned; null: the host's files. For tests with faults
-  size_t open_readers = 128;          // pack files kept open for reading
+  rocksdb::Env* index_env = nullptr;    // not owned; null: the host's files. For tests with faults
+  size_t open_readers = 128;            // pack files kept open for reading
   // Threads that help with large batches of puts and seal full packs; 0: the callers do all of it.
   size_t put_threads = std::thread::hardware_concurrency();
   uint64_t put_bytes = 32ull << 20;  // memory for blocks that are being put

@@ -56,8 +56,7 @@ class AdminWorld {
                                              .store = directory->store(),
                                              .epoch = directory->open_epoch(),
                                              .pack_bytes = 1 << 20,
-                                             .cache_bytes = 1 << 20,
-                                             .index_cache_bytes = 1 << 20}));
+                                             .cache_bytes = 1 << 20}));
     VolumeManagerOptions options;
     options.volumes_dir = directory->VolumesDir();
     options.epoch = directory->open_epoch();

@@ -177,8 +177,7 @@ TEST(Leak, KillAtEveryStepLeavesNothingUnknown) {
                                         .store = BaseRealm(),
                                         .epoch = 99,
                                         .pack_bytes = 6 << 10,
-                                        .cache_bytes = 1 << 20,
-                                        .index_cache_bytes = 1 << 20});
+                                        .cache_bytes = 1 << 20});
     ASSERT_TRUE(store.has_value()) << "step " << step << ": " << store.error().ToString();
     Leaks::ExpectAllKnown(w.dir, **store);
     Leaks::ExpectAllFreed(w.dir, **store);

@@ -34,7 +34,6 @@ void StoreWorld::Open() {
                                        .epoch = ++epoch_,
                                        .pack_bytes = pack_bytes_,
                                        .cache_bytes = 1 << 20,
-                                       .index_cache_bytes = 1 << 20,
                                        .put_threads = put_threads_,
                                        .space = space.get()});
   ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
