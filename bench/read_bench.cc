@@ -6,7 +6,7 @@
 // O_DIRECT and registered buffers on the store's own pack files and nothing else: 64 KiB at random
 // places at depth 32, or 256 KiB in order at depth 8. The store's rows read the same bytes as
 // blocks, out of the page cache's way, verified, decrypted and decompressed:
-//   GetMany     several hundred blocks a call, in one thread
+//   GetMany     several hundred blocks a call, by one caller and the threads of the store
 //   read ahead  Get of one after the other, with Prefetch 4 MiB ahead, as a file is read in order
 // "steps" is what checksum, AES-256-GCM and zstd of those bytes cost alone on one core.
 //

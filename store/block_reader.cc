@@ -35,6 +35,7 @@ std::unexpected<Error> Lost(const BlockRef& ref, std::string_view where, std::st
 BlockReader::BlockReader(Deps deps)
     : deps_(std::move(deps)),
       cache_(deps_.cache_bytes),
+      pool_(deps_.threads),
       prefetcher_(deps_.cache_bytes / 16,
                   [this](const Id128& realm, std::span<const BlockRef> refs) {
                     for (const Result<Block>& block : GetMany(realm, refs, {})) {
@@ -150,12 +151,14 @@ void BlockReader::ReadClaims(std::span<const Claim> claims,
       claim_of_frame.push_back(claim_of[which][i]);
     }
   }
-  ReadFrames(deps_.fs, frames, [&](size_t f, Result<std::string> bytes) {
+  Mutex alone_mutex;
+  ReadFrames(deps_.fs, pool_, frames, [&](size_t f, Result<std::string> bytes) {
     const PackEntry& entry = frames[f].entry;
     if (bytes) bytes = DecodeBlock(entry.codec, *std::move(bytes), entry.raw_length);
     if (bytes) {
       done(claims[claim_of_frame[f]], std::move(bytes));
     } else {
+      MutexLock lock(alone_mutex);
       alone.push_back(claim_of_frame[f]);
     }
   });
@@ -196,6 +199,7 @@ void BlockReader::Prefetch(const Id128& realm, std::span<const BlockRef> refs) {
 void BlockReader::Close() {
   closed_.store(true);
   prefetcher_.Stop();
+  pool_.Stop();
 }
 
 Status BlockReader::Verify(const Id128& realm, const BlockRef& ref) {

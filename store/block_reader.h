@@ -23,6 +23,7 @@
 #include "store/pack_set.h"
 #include "store/prefetcher.h"
 #include "store/quarantine.h"
+#include "store/worker_pool.h"
 
 namespace cairn {
 
@@ -39,6 +40,7 @@ class BlockReader {
     Quarantine& quarantine;
     Clock& clock;
     uint64_t cache_bytes;
+    size_t threads;  // that help with large batches
     // Where blocks of a realm lie now; nullopt: in no pack.
     std::function<Status(const Id128& realm, std::span<const Address>,
                          std::span<std::optional<BlockLocation>>)>
@@ -53,8 +55,7 @@ class BlockReader {
   void Prefetch(const Id128& realm, std::span<const BlockRef> refs);
   Status Verify(const Id128& realm, const BlockRef& ref);
 
-  // Reads give Unavailable from now on (cached blocks are still served); joins the threads that
-  // read ahead.
+  // Reads give Unavailable from now on (cached blocks are still served); joins its threads.
   void Close();
 
   // Drops cached plaintext of a realm, of a block. Reads that are under way put none back.
@@ -108,6 +109,7 @@ class BlockReader {
   CondVar flight_landed_;
   std::unordered_map<FlightKey, std::shared_ptr<Flight>, FlightHash> flights_
       GUARDED_BY(flights_mutex_);
+  WorkerPool pool_;
   Prefetcher prefetcher_;  // last: its threads use the rest
 };
 

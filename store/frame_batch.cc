@@ -1,5 +1,7 @@
-// Frames in order of pack and place; runs of neighbours; one batch of reads; each frame checked and
-// decrypted as its run arrives, while the others are in flight.
+// Frames in order of pack and place; runs of neighbours; one batch of reads for each thread that
+// takes part; each frame checked and decrypted as its run arrives, while the others are in flight.
+// One core verifies and decrypts at about the rate of one disk, so a large batch takes two to keep
+// the disk busy.
 #include "store/frame_batch.h"
 
 #include <algorithm>
@@ -17,7 +19,8 @@ struct Run {
 
 }  // namespace
 
-void ReadFrames(FileSystem& fs, std::span<const FrameRead> frames, const FrameDone& done) {
+void ReadFrames(FileSystem& fs, WorkerPool& pool, std::span<const FrameRead> frames,
+                const FrameDone& done) {
   std::vector<size_t> order(frames.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::sort(
@@ -40,18 +43,30 @@ void ReadFrames(FileSystem& fs, std::span<const FrameRead> frames, const FrameDo
     ops.push_back(op);
     runs.push_back({.begin = at, .end = at + 1});
   }
-  fs.ReadMany(ops, [&](size_t r, Result<std::string_view> bytes) {
-    for (size_t at = runs[r].begin; at < runs[r].end; ++at) {
-      const FrameRead& frame = frames[order[at]];
-      if (bytes) {
-        const ReadOp place = frame.pack->FrameOp(frame.entry);
-        const size_t skip = std::min<uint64_t>(place.offset - ops[r].offset, bytes->size());
-        done(order[at],
-             frame.pack->OpenFrameBytes(frame.entry, bytes->substr(skip, place.length_bytes)));
-      } else {
-        done(order[at], std::unexpected(bytes.error()));
-      }
-    }
+  const auto read_part = [&](size_t first, size_t count) {
+    fs.ReadMany(std::span(ops).subspan(first, count),
+                [&](size_t r, Result<std::string_view> bytes) {
+                  const Run& run = runs[first + r];
+                  for (size_t at = run.begin; at < run.end; ++at) {
+                    const FrameRead& frame = frames[order[at]];
+                    if (bytes) {
+                      const ReadOp place = frame.pack->FrameOp(frame.entry);
+                      const size_t skip =
+                          std::min<uint64_t>(place.offset - ops[first + r].offset, bytes->size());
+                      done(order[at], frame.pack->OpenFrameBytes(
+                                          frame.entry, bytes->substr(skip, place.length_bytes)));
+                    } else {
+                      done(order[at], std::unexpected(bytes.error()));
+                    }
+                  }
+                });
+  };
+  uint64_t bytes = 0;
+  for (const ReadOp& op : ops) bytes += op.length_bytes;
+  const size_t parts = std::clamp<size_t>(bytes / kPartBytes, 1, pool.threads() + 1);
+  pool.Run(parts, [&](size_t part) {
+    const size_t first = ops.size() * part / parts;
+    read_part(first, ops.size() * (part + 1) / parts - first);
   });
 }
 

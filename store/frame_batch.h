@@ -9,6 +9,7 @@
 
 #include "store/base/file_system.h"
 #include "store/pack_reader.h"
+#include "store/worker_pool.h"
 
 namespace cairn {
 
@@ -24,10 +25,15 @@ inline constexpr uint64_t kMaxFrameGapBytes = 24 << 10;
 // decrypted while the rest is on its way.
 inline constexpr uint64_t kMaxRunBytes = 256 << 10;
 
-// As PackReader::ReadFrame of each. Calls `done` once for each, in any order, on this thread.
-// Damage is that frame's alone; an error of the machine goes to all that were read together: read
-// them again one by one.
+// What is worth another thread: a few times what the disk has in flight for one.
+inline constexpr uint64_t kPartBytes = 4 << 20;
+
+// As PackReader::ReadFrame of each. Calls `done` once for each, in any order, on this thread and,
+// for batches of several kPartBytes, on idle ones of the pool at the same time. Damage is that
+// frame's alone; an error of the machine goes to all that were read together: read them again one
+// by one.
 using FrameDone = std::function<void(size_t index, Result<std::string> bytes)>;
-void ReadFrames(FileSystem& fs, std::span<const FrameRead> frames, const FrameDone& done);
+void ReadFrames(FileSystem& fs, WorkerPool& pool, std::span<const FrameRead> frames,
+                const FrameDone& done);
 
 }  // namespace cairn

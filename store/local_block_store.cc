@@ -29,6 +29,7 @@ LocalBlockStore::LocalBlockStore(const LocalBlockStoreOptions& options)
                .quarantine = *quarantine_,
                .clock = options.clock,
                .cache_bytes = options.cache_bytes,
+               .threads = options.read_threads,
                .locate =
                    [this](const Id128& realm, std::span<const Address> addresses,
                           std::span<std::optional<BlockLocation>> found) {

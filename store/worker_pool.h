@@ -19,6 +19,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
+  size_t threads() const { return threads_.size(); }
+
   // Calls run(0) ... run(parts - 1), each once, on this thread and on idle ones of the pool; all
   // have returned when it does. Not from inside a part or a task.
   void Run(size_t parts, const std::function<void(size_t part)>& run);

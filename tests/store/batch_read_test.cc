@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "store/base/unique_fd.h"
+#include "store/frame_batch.h"
 #include "store/local_block_store.h"
 #include "tests/store/read_world.h"
 #include "tests/support/gated_file_system.h"
@@ -173,6 +175,35 @@ TEST(GetManyReads, WhatIsNotKeptIsNotInTheCache) {
   EXPECT_EQ(w.store->Stats().cache_bytes, 0u);
   w.ExpectGood(refs, w.GetMany(refs, true));
   EXPECT_GT(w.store->Stats().cache_bytes, 10 * 4000u);
+}
+
+TEST(GetManyReads, AnIdleThreadTakesPartInALargeBatch) {
+  GatedFileSystem fs;
+  ReadWorld w(fs, 0);
+  const std::vector<BlockRef> refs = w.PutRow(2 * kPartBytes / 65536 + 10, 65536);
+  w.Reopen();
+  const auto blocks = *w.store->ListBlocks(w.store->ListPacks(w.realm)[0].pack);
+  std::set<Address> hurt;
+  for (const size_t block : {size_t{3}, blocks.size() - 3}) {
+    FlipBit(w.PackPath(), blocks[block].entry.offset + 200);
+    hurt.insert(blocks[block].entry.address);
+  }
+  w.ExpectGood(refs[0], w.GetMany({refs[0]}, false)[0]);  // its pack is open now
+  fs.CloseGate();
+  std::vector<Result<Block>> got;
+  std::thread caller([&] { got = w.GetMany(refs, false); });
+  EXPECT_TRUE(fs.WaitForReaders(2));
+  fs.OpenGate();
+  caller.join();
+  ASSERT_EQ(got.size(), refs.size());
+  for (size_t i = 0; i < refs.size(); ++i) {
+    if (hurt.contains(refs[i].address)) {
+      ASSERT_FALSE(got[i].has_value());
+      EXPECT_EQ(got[i].error().code(), ErrorCode::kDataLoss);
+    } else {
+      w.ExpectGood(refs[i], got[i]);
+    }
+  }
 }
 
 TEST(Flights, ManyReadersOfOneMissingBlockReadItOnce) {

@@ -38,7 +38,8 @@ class ReadWorld {
                                          .keys = keys,
                                          .clock = clock,
                                          .store = BaseRealm(),
-                                         .cache_bytes = cache_bytes_});
+                                         .cache_bytes = cache_bytes_,
+                                         .read_threads = 2});
     ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
     store = *std::move(opened);
   }

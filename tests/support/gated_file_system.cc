@@ -53,6 +53,12 @@ void GatedFileSystem::WaitForReader() {
   while (waiting_ == 0) changed_.Wait(mutex_);
 }
 
+bool GatedFileSystem::WaitForReaders(uint64_t count) {
+  MutexLock lock(mutex_);
+  for (int i = 0; i < 600 && waiting_ < count; ++i) changed_.WaitFor(mutex_, 100);
+  return waiting_ >= count;
+}
+
 void GatedFileSystem::FailReads(int sys_errno) {
   MutexLock lock(mutex_);
   fail_errno_ = sys_errno;

@@ -21,8 +21,9 @@ class GatedFileSystem final : public FileSystem {
   void OpenGate();
   // Blocks until a read waits at the gate.
   void WaitForReader();
-  void FailReads(int sys_errno);  // 0: no longer
-  uint64_t reads();               // that began
+  bool WaitForReaders(uint64_t count);  // false: a minute has passed without so many
+  void FailReads(int sys_errno);        // 0: no longer
+  uint64_t reads();                     // that began
 
   Result<std::unique_ptr<File>> Open(const std::string& path, const OpenOptions& options) override;
   Status Rename(const std::string& from, const std::string& to) override {
