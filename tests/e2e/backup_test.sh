@@ -6,14 +6,6 @@ source "$(dirname "$(readlink -f "$0")")/daemon.sh"
 
 original=$data
 
-restored() { # restored DATA LIST: every file of the list is in the Environment that DATA has, byte for byte; check is clean
-  local dir=$1 list=$2
-  rm -rf "$work/out"
-  as "$dir" cairn env export "$env" "$work/out" >/dev/null
-  (cd "$work/out/workspace" && sha256sum -c --quiet "$list") || fail "$dir: a file that was fsynced before the backup is gone or changed"
-  as "$dir" cairn check >/dev/null || fail "$dir: check is not clean"
-}
-
 mkdir "$work/other_disk"
 mount -t tmpfs -o size=200m cairn-e2e "$work/other_disk"
 serve

@@ -87,6 +87,13 @@ as() { # as DATA COMMAND...: with another data directory and socket
     "$@"
   )
 }
+restored() { # restored DATA LIST: every file of the list is in the Environment that DATA has, byte for byte; check is clean
+  local dir=$1 list=$2
+  rm -rf "$work/out"
+  as "$dir" cairn env export "$env" "$work/out" >/dev/null
+  (cd "$work/out/workspace" && sha256sum -c --quiet "$list") || fail "$dir: a file that was fsynced before the backup is gone or changed"
+  as "$dir" cairn check >/dev/null || fail "$dir: check is not clean"
+}
 refused_as() { # refused_as DATA PATTERN ARGS...
   local dir=$1 pattern=$2
   shift 2
