@@ -26,6 +26,7 @@
 
 #include "catalog/keys.h"
 #include "store/base/log.h"
+#include "store/base/path_overlap.h"
 #include "store/manifest/backup_verify.h"
 #include "store/master_key.h"
 
@@ -47,10 +48,6 @@ Result<std::string> RealPath(const std::string& path) {
   char resolved[PATH_MAX];
   if (realpath(path.c_str(), resolved) == nullptr) return ErrErrno(errno, path);
   return std::string(resolved);
-}
-
-bool IsInside(const std::string& path, const std::string& dir) {
-  return path == dir || path.starts_with(dir + "/");
 }
 
 // False: the two are not on one file system, or it has no hard links, or the file has too many.
@@ -109,7 +106,7 @@ Status Backup::CheckDestination(const std::string& destination) {
   const std::string to = CAIRN_TRY(RealPath(destination));
   CAIRN_TRY(deps_.fs.SyncDir(to.substr(0, std::max<size_t>(1, to.rfind('/')))));
   const std::string from = CAIRN_TRY(RealPath(deps_.directory.dir()));
-  if (IsInside(to, from) || IsInside(from, to)) {
+  if (CAIRN_TRY(PathsOverlap(to, from))) {
     return Err(ErrorCode::kInvalidArgument,
                fmt::format("{} and the data directory {} lie in each other", to, from));
   }

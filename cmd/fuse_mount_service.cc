@@ -13,15 +13,12 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "store/base/path_overlap.h"
+
 namespace cairn {
 namespace {
 
 using std::filesystem::path;
-
-// Whether `inner` is `outer` or below it.
-bool IsWithin(const path& inner, const path& outer) {
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
 
 // By name alone: `dir` may be on a mount of this very process, which must not be touched here.
 bool CoversOrIsWithin(const std::string& dir, const std::string& data_dir) {
@@ -30,7 +27,7 @@ bool CoversOrIsWithin(const std::string& dir, const std::string& data_dir) {
   if (error) return false;
   path target = path(dir).lexically_normal();
   if (!target.has_filename() && target.has_relative_path()) target = target.parent_path();
-  return IsWithin(data, target) || IsWithin(target, data);
+  return IsWithinByName(data, target) || IsWithinByName(target, data);
 }
 
 // What the kernel lets all mounts together hold dirty: vm.dirty_ratio, by default a fifth of the
