@@ -130,7 +130,10 @@ int main(int argc, char** argv) {
                "serve a data directory that was copied or moved, as one of its own: only when the "
                "one it came from is never served again, or the two are to go apart");
   const auto add_limit = [&app](const char* name, uint64_t& bytes, const char* what) {
-    app.add_option(name, bytes, what)->transform(CLI::AsSizeValue(false))->default_str("by size");
+    app.add_option(name, bytes, what)
+        ->transform(CLI::AsSizeValue(false))
+        ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 50))
+        ->default_str("by size");
   };
   add_limit("--space-reserve", options.space.reserve_bytes,
             "bytes of the reserve file, for deletions on a full disk (64MiB, 1GiB, ...)");

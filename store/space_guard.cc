@@ -185,6 +185,11 @@ void SpaceGuard::Refresh() {
       .dirty_bytes_per_mount =
           choose(options_.limits.dirty_bytes_per_mount, defaults.dirty_bytes_per_mount),
   };
+  const uint64_t kept = limits_.reserve_bytes + limits_.floor_bytes + limits_.headroom_bytes;
+  if (kept >= total_bytes_) {
+    LogWarning("space_limits_exceed_disk",
+               {{"dir", options_.dir}, {"kept_bytes", kept}, {"disk_bytes", total_bytes_}});
+  }
 }
 
 bool SpaceGuard::FreshLocked() {

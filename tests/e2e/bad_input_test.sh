@@ -26,6 +26,13 @@ digests "$work/foreign" | cmp - "$work/before" || fail "a foreign directory was 
 
 refused 1 "/dev/null: Not a directory" "$build/bin/cairnd" --data /dev/null --listen 127.0.0.1:0
 refused 1 "$work/no/data: No such file" "$build/bin/cairnd" --data "$work/no/data" --listen 127.0.0.1:0
+refused 64 "space-floor.*range" "$build/bin/cairnd" --data "$work/none" --space-floor 2PiB --listen 127.0.0.1:0
+
+# Limits that leave nothing to write to are said; the daemon serves what is there.
+mkdir "$work/kept"
+as "$work/kept" serve --space-floor 1PiB
+grep -q "space_limits_exceed_disk" "$work/log" || fail "a floor above the disk's size is not said"
+as "$work/kept" stop_served
 
 serve
 org=$(cairn org create one | jq -er .id)
