@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <ranges>
+
 #include "store/base/log.h"
 
 namespace cairn {
@@ -28,11 +30,16 @@ Ruled<std::string> ResolveOrganization(ApiServices& services, const std::string&
   if (organizations.empty())
     return Refuse("no_organization",
                   "there is no organization yet: make one with cairn org create NAME");
-  std::vector<std::string> ids;
-  for (const auto& organization : organizations) ids.push_back(organization.id());
+  constexpr size_t kMostNamed = 10;
+  std::string named;
+  for (const auto& organization : organizations | std::views::take(kMostNamed)) {
+    named +=
+        fmt::format("{}{} ({})", named.empty() ? "" : ", ", organization.id(), organization.name());
+  }
   return Refuse(
       "organization_ambiguous",
-      fmt::format("there are {} organizations: name one with --org or CAIRN_ORG", ids.size()));
+      fmt::format("there are {} organizations: name one with --org or CAIRN_ORG: {}{}",
+                  organizations.size(), named, organizations.size() > kMostNamed ? ", ..." : ""));
 }
 
 Result<catalog::Organization> CreateOrganization(ApiServices& services, const std::string& name) {

@@ -42,8 +42,11 @@ TEST_F(HostApiTest, TheOnlyOrganizationIsTheDefault) {
   EXPECT_EQ(Call(list).error().reason(), "no_organization");
   const std::string one = NewOrganization("one");
   EXPECT_EQ(NewEnv().substr(0, 4), "env_");
-  NewOrganization("two");
-  EXPECT_EQ(Call(list).error().reason(), "organization_ambiguous");
+  const std::string two = NewOrganization("two");
+  const auto ambiguous = Call(list).error();
+  EXPECT_EQ(ambiguous.reason(), "organization_ambiguous");
+  EXPECT_NE(ambiguous.message().find(one + " (one)"), std::string::npos) << ambiguous.message();
+  EXPECT_NE(ambiguous.message().find(two + " (two)"), std::string::npos) << ambiguous.message();
   list.set_org(one);
   EXPECT_EQ(Call(list).environments().data_size(), 1);
   list.set_org("org_00000000000000000000000000000099");
