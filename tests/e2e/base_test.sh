@@ -73,10 +73,11 @@ blocks_before=$(number block_count)
 env_one=$(cairn --org "$one" env create --base tools | jq -er .id)
 env_two=$(cairn --org "$two" env create --base tools | jq -er .id)
 unused=$(cairn --org "$two" env create --base tools | jq -er .id)
+never=$(cairn --org "$two" env create --base tools | jq -er .id)
 expect "$(cairn --org "$one" env show "$env_one" | jq -r .base_image_name)" tools "what it started from"
 exits 3 --org "$one" env create --base others
 exits 64 --org "$one" env create --base tools --quota-bytes 1000
-expect "$(number block_count)" "$blocks_before" "blocks after three Environments were made"
+expect "$(number block_count)" "$blocks_before" "blocks after four Environments were made"
 mount_both() {
   cairn --org "$one" mount "$env_one" "$mnt" >/dev/null
   cairn --org "$two" mount "$env_two" "$mnt2" >/dev/null
@@ -134,6 +135,12 @@ cairn --org "$two" env export "$unused" "$work/exported" >/dev/null
 same "$work/exported" "an Environment that was never used"
 cairn check >/dev/null || fail "check is not clean"
 cairn --org "$two" env delete "$unused" --confirm "$unused" >/dev/null
+cairn reap >/dev/null
+cairn gc --now >/dev/null
+[ "$(number block_count)" -gt 0 ] || fail "an Environment that was never used keeps no block"
+expect "$(cairn --org "$two" env show "$never" | jq -r .base_image_name)" tools "what it will start from"
+cairn org delete "$two" --confirm "$two" >/dev/null
+two=$(cairn org create another | jq -er .id)
 cairn reap >/dev/null
 cairn gc --now >/dev/null
 expect "$(find "$base_packs" -type f | wc -l)" 0 "packs of the base realm when nobody needs them"
