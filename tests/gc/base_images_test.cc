@@ -57,6 +57,8 @@ TEST_F(CollectorTest, ABaseImagesRootThatIsNotInTheBaseRealmStopsCollections) {
   const auto report = Collect({.now = true});
   ASSERT_FALSE(report);
   EXPECT_EQ(report.error().code(), ErrorCode::kDataLoss);
+  EXPECT_NE(report.error().message().find("is not in the base realm"), std::string::npos)
+      << report.error().ToString();
   ExpectWhole(tree);
 }
 

@@ -162,6 +162,17 @@ TEST_F(ScrubTest, FlippedByteOfEachPartIsFound) {
   }
 }
 
+TEST_F(ScrubTest, DamageOfTheBaseRealmThatLosesNoBlockIsSaidToBeIts) {
+  world_.Put(BaseRealm(), "of all organizations");
+  ASSERT_TRUE(world_.store->SealOpenPacks());
+  const std::string path = world_.PackPaths().at(0);
+  FlipBit(path, std::filesystem::file_size(path) - 10);
+  const ScrubReport report = Scrub();
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_TRUE(report.findings[0].what.starts_with("pack footer:")) << report.findings[0].what;
+  EXPECT_EQ(report.findings[0].owners, std::vector<std::string>{"the base realm"});
+}
+
 TEST_F(ScrubTest, RightTagOverWrongBytesIsFoundByItsAddress) {
   Fill(1);
   world_.Close();
