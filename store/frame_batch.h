@@ -25,11 +25,11 @@ inline constexpr uint64_t kMaxFrameGapBytes = 24 << 10;
 // decrypted while the rest is on its way.
 inline constexpr uint64_t kMaxRunBytes = 256 << 10;
 
-// What is worth another thread: a few times what the disk has in flight for one.
-inline constexpr uint64_t kPartBytes = 4 << 20;
+// What is worth another thread: half a millisecond of decryption.
+inline constexpr uint64_t kPartBytes = 1 << 20;
 
 // As PackReader::ReadFrame of each. Calls `done` once for each, in any order, on this thread and,
-// for batches of several kPartBytes, on idle ones of the pool at the same time. Damage is that
+// for batches of at least two kPartBytes, on idle ones of the pool at the same time. Damage is that
 // frame's alone; an error of the machine goes to all that were read together: read them again one
 // by one.
 using FrameDone = std::function<void(size_t index, Result<std::string> bytes)>;

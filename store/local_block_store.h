@@ -2,7 +2,6 @@
 // checker need of it.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -42,8 +41,8 @@ struct LocalBlockStoreOptions {
   size_t open_readers = 128;            // pack files kept open for reading
   // Threads that help with large batches of puts and seal full packs; 0: the callers do all of it.
   size_t put_threads = std::thread::hardware_concurrency();
-  // Threads that help with large batches of reads.
-  size_t read_threads = std::max(1u, std::thread::hardware_concurrency()) - 1;
+  // Threads that help with batches of reads. One: two keep a disk busy, and each takes a ring.
+  size_t read_threads = std::thread::hardware_concurrency() > 1 ? 1 : 0;
   uint64_t put_bytes = 32ull << 20;  // memory for blocks that are being put
   SpaceGuard* space = nullptr;       // outlives the store; null: writes until the disk says no
 };

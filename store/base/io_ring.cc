@@ -42,8 +42,10 @@ struct IoRing::Impl {
   // in a virtual machine is an exit to the host.
   io_uring_cqe Reap() {
     CAIRN_CHECK(in_flight > 0);
-    const auto busy = static_cast<unsigned>(std::popcount(used_slots)) - queued_slots;
-    if (queued_slots >= kTogether || (queued_slots > 0 && busy < kEnough)) {
+    const bool queued = io_uring_sq_ready(&ring) > 0;
+    const auto used = static_cast<unsigned>(std::popcount(used_slots));
+    if (queued &&
+        (arena == nullptr || queued_slots >= kTogether || used < queued_slots + kEnough)) {
       io_uring_submit(&ring);  // what it refuses stays queued
     }
     io_uring_cqe* cqe = nullptr;

@@ -49,8 +49,8 @@ class IoRing {
     ssize_t result = 0;      // bytes read or written, or -errno
     std::span<char> buffer;  // of a read: of the length asked for; until Release
   };
-  // Hands over to the kernel what is queued and blocks for one completion. Only while in_flight() >
-  // 0.
+  // Blocks for one completion, only while in_flight() > 0. Hands over to the kernel what is queued,
+  // but for a few reads while it has enough others.
   Completion Wait();
   void Release(const Completion& completion);
   unsigned in_flight() const;

@@ -177,6 +177,17 @@ TEST(GetManyReads, WhatIsNotKeptIsNotInTheCache) {
   EXPECT_GT(w.store->Stats().cache_bytes, 10 * 4000u);
 }
 
+TEST_P(GetMany, ALargeBatchIsAnsweredByTwoThreads) {
+  const auto fs = NewHostFileSystem(GetParam());
+  ReadWorld w(*fs, 0);
+  const std::vector<BlockRef> refs = w.PutRow(10 * kPartBytes / 65536, 65536);
+  w.Reopen();
+  for (int round = 0; round < 5; ++round) {
+    DropFromPageCache(w.PackPath());
+    w.ExpectGood(refs, w.GetMany(refs, false));
+  }
+}
+
 TEST(GetManyReads, AnIdleThreadTakesPartInALargeBatch) {
   GatedFileSystem fs;
   ReadWorld w(fs, 0);

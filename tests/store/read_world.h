@@ -39,7 +39,7 @@ class ReadWorld {
                                          .clock = clock,
                                          .store = BaseRealm(),
                                          .cache_bytes = cache_bytes_,
-                                         .read_threads = 2});
+                                         .read_threads = 1});
     ASSERT_TRUE(opened.has_value()) << opened.error().ToString();
     store = *std::move(opened);
   }

@@ -269,6 +269,24 @@ TEST(IoRing, ABoundedArenaIsSharedByShortAndLongReads) {
   // The other one is in flight when the ring goes.
 }
 
+TEST(IoRing, ReadsThatAreStillQueuedAreFinishedWhenItGoes) {
+  if (!KernelHasRings()) GTEST_SKIP() << "no io_uring here";
+  TempDir temp;
+  WriteCold(temp / "f", SeededRandom(kSeed).Bytes(4 << 20));
+  UniqueFd fd(open((temp / "f").c_str(), O_RDONLY | O_CLOEXEC));
+  for (int round = 0; round < 20; ++round) {
+    IoRing ring = *IoRing::Create(IoRing::Use::kReads);
+    for (uint64_t i = 0; i < IoRing::kSlots; ++i) {
+      ASSERT_TRUE(ring.Start(fd.get(), i * 65536, 65536, i));
+    }
+    for (uint64_t i = 0; i < 3; ++i) {
+      const IoRing::Completion done = ring.Wait();
+      ring.Release(done);
+      ASSERT_TRUE(ring.Start(fd.get(), i * 4096, 4096, IoRing::kSlots + i));
+    }
+  }
+}
+
 // A file system of at most `size` (as of tmpfs), until the end of the scope.
 class SmallFileSystem {
  public:
