@@ -21,7 +21,10 @@ class PathOverlap : public testing::Test {
   bool Overlap(const std::string& a, const std::string& b) {
     const auto forth = PathsOverlap(temp_ / a, temp_ / b);
     const auto back = PathsOverlap(temp_ / b, temp_ / a);
-    EXPECT_TRUE(forth && back);
+    if (!forth || !back) {
+      ADD_FAILURE() << "an error for " << a << " and " << b;
+      return false;
+    }
     EXPECT_EQ(*forth, *back) << a << " and " << b;
     return *forth;
   }
