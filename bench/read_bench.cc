@@ -4,7 +4,8 @@
 //
 // Rounds are interleaved (each does every row once), medians are printed. "raw" is io_uring with
 // O_DIRECT and registered buffers on the store's own pack files and nothing else: 64 KiB at random
-// places at depth 32, or 256 KiB in order at depth 8. The store's rows read the same bytes as
+// places at depth 32, or 256 KiB in order at depth 8; "fio" is fio doing the same, where it is
+// installed, and then the limit. The store's rows read the same bytes as
 // blocks, out of the page cache's way, verified, decrypted and decompressed:
 //   GetMany     several hundred blocks a call, by one caller and the threads of the store
 //   read ahead  Get of one after the other, with Prefetch 4 MiB ahead, as a file is read in order
@@ -13,6 +14,8 @@
 // Noise is seeded random bytes that do not compress; sources are /usr/include. MB/s of plaintext,
 // but for raw.
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <liburing.h>
 #include <malloc.h>
 #include <sys/resource.h>
@@ -30,6 +33,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "store/base/aead.h"
@@ -77,13 +81,23 @@ class Rows {
     if (!samples_.contains(row)) order_.push_back(row);
     samples_[row].push_back({bytes / wall / 1e6, (CpuSeconds() - cpu) / bytes * 1e9});
   }
-  // `limit` is the row that the others are compared with.
-  void Print(const std::string& title, const std::string& limit) {
+  // A rate that another program measured; 0: it could not.
+  void Add(const std::string& row, double bytes_per_second) {
+    if (bytes_per_second == 0) return;
+    if (!samples_.contains(row)) order_.push_back(row);
+    samples_[row].push_back({bytes_per_second / 1e6, 0});
+  }
+  // The first of `limits` that is there is the row that the others are compared with.
+  void Print(const std::string& title, const std::vector<std::string>& limits) {
     std::printf("%-44s %9s %8s %12s\n", title.c_str(), "MB/s", "of limit", "CPU, ms/MB");
-    const double best = Median(limit).first;
+    const auto limit = std::ranges::find_if(
+        limits, [this](const std::string& row) { return samples_.contains(row); });
+    CAIRN_CHECK(limit != limits.end());
+    const double best = Median(*limit).first;
     for (const std::string& row : order_) {
       const auto [rate, cpu] = Median(row);
-      std::printf("  %-42s %9.0f %8.2f %12.3f\n", row.c_str(), rate, rate / best, cpu);
+      std::printf("  %-42s %9.0f %8.2f %12s\n", row.c_str(), rate, rate / best,
+                  cpu == 0 ? "" : fmt::format("{:.3f}", cpu).c_str());
     }
   }
 
@@ -222,6 +236,25 @@ void RawReads(const std::vector<std::string>& paths, size_t count, size_t part_b
   std::free(arena);
 }
 
+// Bytes per second of fio's reads of these files, 0 where fio is not installed. It says itself what
+// it measured: starting it takes longer than the reads.
+double FioReads(const std::vector<std::string>& paths, const std::string& how, double bytes) {
+  const std::string command = fmt::format(
+      "fio --name=reads --readonly --ioengine=io_uring --direct=1 --fixedbufs=1 --registerfiles=1 "
+      "--gtod_reduce=1 {} --filename={} --io_size={:.0f} --output-format=terse --terse-version=3 "
+      "2>/dev/null",
+      how, fmt::join(paths, ":"), bytes);
+  FILE* const output = popen(command.c_str(), "r");
+  CAIRN_CHECK(output != nullptr);
+  std::string line(1 << 16, '\0');
+  line.resize(std::fread(line.data(), 1, line.size(), output));
+  if (pclose(output) != 0) return 0;
+  std::istringstream fields(line);
+  std::string field;
+  for (int i = 0; i < 7; ++i) std::getline(fields, field, ';');
+  return std::stod(field) * 1024;
+}
+
 void Steps(Rows& rows, const std::vector<std::string>& plains) {
   const Key256 key = RandomKey();
   std::vector<std::pair<Codec, std::string>> sealed;
@@ -243,13 +276,19 @@ void Steps(Rows& rows, const std::vector<std::string>& plains) {
   });
 }
 
-void GetAll(World& world, const std::vector<BlockRef>& refs) {
+void GetAll(World& world, std::span<const BlockRef> refs) {
   for (size_t i = 0; i < refs.size(); i += kCallBlocks) {
-    const auto call = std::span(refs).subspan(i, std::min(kCallBlocks, refs.size() - i));
+    const auto call = refs.subspan(i, std::min(kCallBlocks, refs.size() - i));
     for (const auto& block : world.store->GetMany(world.realm, call, {.keep = false})) {
       CAIRN_CHECK(block.has_value());
     }
   }
+}
+
+void GetAllByTwo(World& world, std::span<const BlockRef> refs) {
+  std::thread other([&] { GetAll(world, refs.subspan(refs.size() / 2)); });
+  GetAll(world, refs.first(refs.size() / 2));
+  other.join();
 }
 
 void ReadAhead(World& world, std::span<const BlockRef> refs) {
@@ -290,7 +329,7 @@ void RunCached(const Options& options) {
       }
     });
   }
-  rows.Print("cached", "memcpy of 64 KiB");
+  rows.Print("cached", {"memcpy of 64 KiB"});
 }
 
 void RunRandom(const Options& options, const std::string& what,
@@ -306,10 +345,12 @@ void RunRandom(const Options& options, const std::string& what,
     world.DropPageCache();
     rows.Time("raw, depth 32", bytes,
               [&] { RawReads(world.packs, asked.size(), kBlockBytes, 32, false, random.Next()); });
+    rows.Add("fio, depth 32", FioReads(world.packs, "--rw=randread --bs=64k --iodepth=32", bytes));
     rows.Time("GetMany", bytes, [&] { GetAll(world, asked); });
+    rows.Time("GetMany, two callers", bytes, [&] { GetAllByTwo(world, asked); });
     Steps(rows, plains);
   }
-  rows.Print("64 KiB at random, " + what, "raw, depth 32");
+  rows.Print("64 KiB at random, " + what, {"fio, depth 32", "raw, depth 32"});
 }
 
 void RunOrdered(const Options& options, const std::string& what,
@@ -325,8 +366,11 @@ void RunOrdered(const Options& options, const std::string& what,
     const size_t parts = pack_bytes / kPartBytes;
     rows.Time("raw, 256 KiB at depth 8", double(parts) * kPartBytes,
               [&] { RawReads(world.packs, parts, kPartBytes, 8, true, 0); });
+    rows.Add("fio, 256 KiB at depth 8",
+             FioReads(world.packs, "--rw=read --bs=256k --iodepth=8", bytes));
     world.Open(0);
     rows.Time("GetMany", bytes, [&] { GetAll(world, world.refs); });
+    rows.Time("GetMany, two callers", bytes, [&] { GetAllByTwo(world, world.refs); });
     // The first half fills the cache and with it memory that the process has for good from then on;
     // the other half is what is measured.
     const auto half = std::span(world.refs).subspan(world.refs.size() / 2);
@@ -336,7 +380,7 @@ void RunOrdered(const Options& options, const std::string& what,
     rows.Time("read ahead", double(half.size()) * kBlockBytes, [&] { ReadAhead(world, half); });
     Steps(rows, plains);
   }
-  rows.Print("in order, " + what, "raw, 256 KiB at depth 8");
+  rows.Print("in order, " + what, {"fio, 256 KiB at depth 8", "raw, 256 KiB at depth 8"});
 }
 
 void Main(int argc, char** argv) {
