@@ -310,7 +310,7 @@ void RunIngest(const Options& options) {
 
 void RunDurable(const Options& options) {
   UseCores(2);
-  constexpr size_t kPuts = 1600;
+  constexpr size_t kPuts = 8000;
   std::vector<double> rates[2];
   std::vector<double> syncs[2];
   for (int round = 0; round < options.rounds; ++round) {

@@ -20,69 +20,71 @@ std::unexpected<Error> Abandoned() {
 }  // namespace
 
 Status GroupCommit::Through(uint64_t through) {
+  const Waited waited = Wait(through);
+  // With the lock held each of them would wake only to wait for it.
+  if (waited.synced) ended_.NotifyAll();
+  return waited.status;
+}
+
+GroupCommit::Waited GroupCommit::Wait(uint64_t through) {
   MutexLock lock(mutex_);
   if (synced_end_ >= through) return {};
-  ++waiting_;
-  if (gathering_ && waiting_ >= expected_) {
-    company_.NotifyOne();
-  }
-  Status result;
-  while (synced_end_ < through) {
+  waiting_.push_back(through);
+  Waited result;
+  while (result.status && synced_end_ < through) {
     if (failed_) {
-      result = Abandoned();
-      break;
-    }
-    if (leading_) {
+      result.status = Abandoned();
+    } else if (state_ == State::kIdle && waiting_.size() < expected_) {
+      if (AwaitCompany()) result = {.status = Sync(), .synced = true};
+    } else if (state_ != State::kSyncing && waiting_.size() >= expected_) {
+      result = {.status = Sync(), .synced = true};
+    } else {
       ended_.Wait(mutex_);
-      continue;
     }
-    result = Lead();
-    if (!result) break;
   }
-  --waiting_;
+  if (!result.status) std::erase(waiting_, through);
   return result;
 }
 
-Status GroupCommit::Lead() {
-  leading_ = true;
-  if (waiting_ < expected_) AwaitCompany();
-  if (failed_) {
-    leading_ = false;
-    return Abandoned();
+// False when another has taken the group over: the one whom it waited for.
+bool GroupCommit::AwaitCompany() {
+  const Clock::time_point deadline =
+      Clock::now() + std::min<Clock::duration>(last_sync_, kMaxWindow);
+  state_ = State::kGathering;
+  const uint64_t window = ++windows_;
+  bool in_time = true;
+  while (in_time && !failed_ && state_ == State::kGathering && windows_ == window) {
+    in_time = ended_.WaitUntil(mutex_, deadline);
   }
+  if (state_ != State::kGathering || windows_ != window) return false;
+  state_ = State::kIdle;
+  return !failed_;
+}
+
+Status GroupCommit::Sync() {
+  state_ = State::kSyncing;
   const Clock::time_point begun = Clock::now();
   mutex_.Unlock();
   const uint64_t end = written_end_();
   Status synced = sync_();
   mutex_.Lock();
   last_sync_ = Clock::now() - begun;
-  expected_ = waiting_;
-  leading_ = false;
-  ended_.NotifyAll();
+  state_ = State::kIdle;
   if (!synced) {
     failed_ = true;
     return synced;
   }
   if (failed_) return Abandoned();
   synced_end_ = std::max(synced_end_, end);
+  expected_ = waiting_.size();
+  std::erase_if(waiting_, [&](uint64_t through) { return through <= synced_end_; });
   return {};
-}
-
-void GroupCommit::AwaitCompany() {
-  const Clock::time_point deadline =
-      Clock::now() + std::min<Clock::duration>(last_sync_, kMaxWindow);
-  gathering_ = true;
-  ++windows_;
-  while (waiting_ < expected_ && !failed_ && company_.WaitUntil(mutex_, deadline)) {
-  }
-  gathering_ = false;
 }
 
 uint64_t GroupCommit::Fail() {
   MutexLock lock(mutex_);
   failed_ = true;
   ended_.NotifyAll();
-  company_.NotifyOne();
   return synced_end_;
 }
 
@@ -93,7 +95,7 @@ uint64_t GroupCommit::synced_end() {
 
 size_t GroupCommit::waiting() {
   MutexLock lock(mutex_);
-  return waiting_;
+  return waiting_.size();
 }
 
 uint64_t GroupCommit::windows() {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "store/base/error.h"
 #include "store/base/mutex.h"
@@ -12,7 +13,7 @@
 namespace cairn {
 
 // Thread-safe. Of those who wait in Through, one (the leader) calls `sync`; the others are served
-// by its result. Before it does, it may wait for company:
+// by its result. Before it does, it may wait for company, the last of which leads in its place:
 //
 //   window = 0                            while the last sync ended with nobody else waiting
 //   window <= duration of the last sync   else, and only until as many wait as did then
@@ -41,20 +42,27 @@ class GroupCommit {
 
  private:
   using Clock = std::chrono::steady_clock;
-  Status Lead() REQUIRES(mutex_);
-  void AwaitCompany() REQUIRES(mutex_);
+  enum class State : uint8_t { kIdle, kGathering, kSyncing };
+  struct Waited {
+    Status status;
+    bool synced = false;  // a sync of this caller has ended: the others are to be told
+  };
+
+  Waited Wait(uint64_t through) EXCLUDES(mutex_);
+  bool AwaitCompany() REQUIRES(mutex_);
+  Status Sync() REQUIRES(mutex_);
 
   const std::function<uint64_t()> written_end_;
   const std::function<Status()> sync_;
 
   Mutex mutex_;
-  CondVar ended_;    // a sync has ended, or never will
-  CondVar company_;  // as many wait as the leader expects
-  bool leading_ GUARDED_BY(mutex_) = false;
-  bool gathering_ GUARDED_BY(mutex_) = false;  // the leader waits for company
+  CondVar ended_;  // a sync has ended, or never will
+  State state_ GUARDED_BY(mutex_) = State::kIdle;
   bool failed_ GUARDED_BY(mutex_) = false;
-  size_t waiting_ GUARDED_BY(mutex_) = 0;   // in Through now, the leader included
-  size_t expected_ GUARDED_BY(mutex_) = 1;  // waiting_ when the last sync ended
+  // What those who are not served yet wait for, the leader included: one that is served and has not
+  // run since is no company.
+  std::vector<uint64_t> waiting_ GUARDED_BY(mutex_);
+  size_t expected_ GUARDED_BY(mutex_) = 1;  // served and not served when the last sync ended
   Clock::duration last_sync_ GUARDED_BY(mutex_){};
   uint64_t windows_ GUARDED_BY(mutex_) = 0;
   uint64_t synced_end_ GUARDED_BY(mutex_);
