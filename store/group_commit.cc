@@ -77,7 +77,7 @@ Status GroupCommit::Sync() {
   if (failed_) return Abandoned();
   synced_end_ = std::max(synced_end_, end);
   expected_ = waiting_.size();
-  std::erase_if(waiting_, [&](uint64_t through) { return through <= synced_end_; });
+  std::erase_if(waiting_, [end = synced_end_](uint64_t through) { return through <= end; });
   return {};
 }
 
