@@ -81,7 +81,10 @@ Status DeviceTransport::Start(FuseRequestHandler& handler) {
   if (!fd_.valid()) return Err(ErrorCode::kInvalidArgument, "no fd for the FUSE transport");
   InstallWakeHandler();
   handler_ = &handler;
-  for (int i = 0; i < options_.threads; ++i) slots_.push_back(std::make_unique<Slot>());
+  for (int i = 0; i < options_.threads; ++i) {
+    slots_.push_back(std::make_unique<Slot>());
+    slots_.back()->lane = static_cast<uint16_t>(i);
+  }
   for (auto& slot : slots_) threads_.emplace_back([this, raw = slot.get()] { Loop(*raw); });
   return {};
 }
@@ -136,7 +139,8 @@ void DeviceTransport::Deliver(Slot& slot, std::span<char> bytes, std::span<char>
     LogError("fuse_request_length", {{"bytes", bytes.size()}, {"header", header.len}});
     return;
   }
-  FuseRequest request{.unique = header.unique & ~kResendBit,
+  FuseRequest request{.lane = slot.lane,
+                      .unique = header.unique & ~kResendBit,
                       .resent = (header.unique & kResendBit) != 0,
                       .opcode = header.opcode,
                       .node = header.nodeid,

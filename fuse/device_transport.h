@@ -34,6 +34,7 @@ class DeviceTransport final : public Transport {
   // What one thread can still be working on: no unique number below `bound`. On a cache line of its
   // own.
   struct alignas(64) Slot {
+    uint16_t lane = 0;
     std::atomic<uint64_t> bound{0};
     std::atomic<bool> exited{false};
   };

@@ -18,6 +18,7 @@ namespace cairn {
 
 // One request, in a buffer that belongs to the calling thread until HandleRequest returns.
 struct FuseRequest {
+  uint16_t lane = 0;    // of the thread that delivers it
   uint64_t unique = 0;  // bit 63 masked: the identity across a resend
   bool resent = false;  // bit 63: the kernel has sent it before (FUSE_NOTIFY_RESEND)
   uint32_t opcode = 0;

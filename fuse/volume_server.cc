@@ -83,7 +83,8 @@ OpContext ContextOf(const FuseRequest& request, const Id128& connection) {
   OpContext context{.uid = request.uid, .gid = request.gid, .request = {}};
   context.request.connection = connection;
   context.request.unique = request.unique;
-  context.request.opcode = request.opcode;
+  context.request.opcode = static_cast<uint16_t>(request.opcode);
+  context.request.lane = request.lane;
   context.request.reply_floor = request.reply_floor;
   return context;
 }

@@ -35,6 +35,7 @@
 #include "volume/generation_files.h"
 #include "volume/journal_reader.h"
 #include "volume/journal_writer.h"
+#include "volume/reply_log.h"
 
 namespace cairn {
 namespace {
@@ -105,8 +106,15 @@ class HeadImpl final : public Head {
     MutexLock lock(commit_mutex_);
     return state_;
   }
-  const std::vector<ReplyRecord>& recovered_replies() const override { return replies_; }
-  uint64_t active_records() const override { return Active().writer->records(); }
+  const std::vector<ReplyRecord>& recovered_replies() const override { return recovered_replies_; }
+  void SetLiveConnection(const Id128& connection) override {
+    MutexLock lock(commit_mutex_);
+    replies_ = ReplyLog(connection);
+  }
+  uint64_t active_records() const override {
+    MutexLock lock(commit_mutex_);
+    return active_.writer->records() - active_.carried;
+  }
   uint64_t active_payload_bytes() const override { return Active().writer->payload_bytes(); }
   uint64_t unsealed_bytes() const override;
   Status CheckRoom(SpaceUse use, uint64_t bytes) const override {
@@ -120,6 +128,7 @@ class HeadImpl final : public Head {
     std::shared_ptr<JournalWriter> writer;
     std::shared_ptr<Delta> delta;
     std::shared_ptr<ChainLayer> layer;
+    uint64_t carried = 0;  // records that only repeat replies
   };
   Generation Active() const {
     MutexLock lock(commit_mutex_);
@@ -138,7 +147,10 @@ class HeadImpl final : public Head {
   Result<uint64_t> RecoverGeneration(const GenerationLogs& logs,
                                      std::optional<uint64_t> durable_until_lsn, uint64_t marked_lsn,
                                      Delta& delta, uint64_t& next_lsn, uint64_t& sealed_bytes);
-  void DropDeliveredReplies();
+  // Repeats the replies that may not have reached the kernel in `generation`, which has no other
+  // records yet, from `*next_lsn` on.
+  Status CarryReplies(Generation& generation, uint64_t& next_lsn) REQUIRES(commit_mutex_);
+  RecordFields FieldsOf(const HeadState& state, uint64_t generation, uint64_t lsn) const;
   // The syncer's work; sets synced_lsn_ through. Holds no lock.
   Status SyncActive();
   // Makes room in the journal while no writer waits for it. Only the syncer calls it.
@@ -152,14 +164,15 @@ class HeadImpl final : public Head {
   KeyRing& keys_;
   BlockStore& store_;
   const HeadOptions options_;
-  std::vector<ReplyRecord> replies_;     // filled by Recover
-  std::unique_ptr<HighWaterMark> mark_;  // set by Recover; null: there was no space for one
+  std::vector<ReplyRecord> recovered_replies_;  // filled by Recover
+  std::unique_ptr<HighWaterMark> mark_;         // set by Recover; null: there was no space for one
   std::atomic<bool> failed_{false};
 
   mutable Mutex commit_mutex_;
   Generation active_ GUARDED_BY(commit_mutex_);
   HeadState state_ GUARDED_BY(commit_mutex_);
   uint64_t written_lsn_ GUARDED_BY(commit_mutex_) = 0;
+  ReplyLog replies_ GUARDED_BY(commit_mutex_);
   std::vector<DeltaChange> changes_ GUARDED_BY(commit_mutex_);  // kept for its capacity
   SpaceReservation active_debt_ GUARDED_BY(commit_mutex_);      // for sealing the active generation
 
@@ -228,6 +241,7 @@ Status HeadImpl::Recover() {
   }
 
   MutexLock commit(commit_mutex_);
+  replies_ = ReplyLog(options_.live_connection);
   state_ = {.next_ino = options_.next_ino,
             .total_inodes = options_.base_inodes,
             .total_bytes = options_.base_bytes};
@@ -257,7 +271,8 @@ Status HeadImpl::Recover() {
     next_generation = generations[i] + 1;
   }
   CAIRN_TRY(UnlinkGeneration(fs_, dir, next_generation));
-  DropDeliveredReplies();
+  replies_.MoveToOldLanes();
+  recovered_replies_ = replies_.Undelivered();
 
   // Its name is durable with the directory, which making the next journal syncs.
   auto mark = HighWaterMark::Open(fs_, MarkPath(dir));
@@ -272,8 +287,9 @@ Status HeadImpl::Recover() {
   active_ = CAIRN_TRY(BeginGeneration(CAIRN_TRY(CreateWriter(next_generation, SpaceUse::kFreeing)),
                                       next_lsn, std::move(below)));
   active_debt_ = CAIRN_TRY(Reserve(SpaceUse::kUnsealed, 0, "a seal"));
-  written_lsn_ = next_lsn - 1;
   synced_lsn_ = next_lsn - 1;
+  CAIRN_TRY(CarryReplies(active_, next_lsn));
+  written_lsn_ = next_lsn - 1;
   WriterLock chain(chain_mutex_);
   frozen_ = std::move(frozen);
   frozen_debts_ = std::move(debts);
@@ -299,7 +315,7 @@ Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
         state.next_ino = std::max(state.next_ino, record.fields.next_ino);
         state.total_inodes = record.fields.total_inodes;
         state.total_bytes = record.fields.total_bytes;
-        if (!record.fields.reply.connection.is_zero()) replies_.push_back(record.fields.reply);
+        replies_.Add(record.fields.reply);
       },
       marked_lsn));
   state_ = state;
@@ -307,14 +323,29 @@ Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
   return replay.records;
 }
 
-void HeadImpl::DropDeliveredReplies() {
-  std::map<Id128, uint64_t> floors;
-  for (const ReplyRecord& reply : replies_) {
-    uint64_t& floor = floors[reply.connection];
-    floor = std::max(floor, reply.reply_floor);
+RecordFields HeadImpl::FieldsOf(const HeadState& state, uint64_t generation, uint64_t lsn) const {
+  RecordFields fields;
+  fields.generation = generation;
+  fields.transaction_id = lsn;
+  fields.next_ino = state.next_ino;
+  fields.total_inodes = state.total_inodes;
+  fields.total_bytes = state.total_bytes;
+  return fields;
+}
+
+Status HeadImpl::CarryReplies(Generation& generation, uint64_t& next_lsn) {
+  Transaction nothing;
+  nothing.SetSpaceUse(SpaceUse::kFreeing);  // the journal's last bytes are kept for such
+  std::vector<PayloadPiece> no_pieces;
+  for (const ReplyRecord& reply : replies_.Undelivered()) {
+    RecordFields fields = FieldsOf(state_, generation.layer->generation(), next_lsn);
+    fields.reply = reply;
+    CAIRN_TRY(generation.writer->Append(nothing, fields,
+                                        synced_lsn_.load(std::memory_order_acquire), no_pieces));
+    ++generation.carried;
+    ++next_lsn;
   }
-  std::erase_if(replies_,
-                [&](const ReplyRecord& reply) { return reply.unique < floors[reply.connection]; });
+  return {};
 }
 
 Result<std::shared_ptr<JournalWriter>> HeadImpl::CreateWriter(uint64_t number, SpaceUse use) {
@@ -396,17 +427,13 @@ Status HeadImpl::Commit(Transaction&& transaction) {
   after.next_ino = std::max(after.next_ino, transaction.next_ino());
   after.total_inodes += static_cast<uint64_t>(transaction.added_inodes());
   after.total_bytes += static_cast<uint64_t>(transaction.added_bytes());
-  RecordFields fields;
-  fields.generation = active_.layer->generation();
-  fields.transaction_id = written_lsn_ + 1;
+  RecordFields fields = FieldsOf(after, active_.layer->generation(), written_lsn_ + 1);
   fields.reply = transaction.reply();
   fields.open_ino = transaction.open_ino();
   fields.open_change = transaction.open_change();
-  fields.next_ino = after.next_ino;
-  fields.total_inodes = after.total_inodes;
-  fields.total_bytes = after.total_bytes;
   CAIRN_TRY(unless_fatal(
       writer->Append(transaction, fields, synced_lsn_.load(std::memory_order_acquire), pieces)));
+  replies_.Add(fields.reply);
 
   changes_.clear();
   size_t next_piece = 0;
@@ -543,6 +570,11 @@ Result<std::shared_ptr<const Layer>> HeadImpl::Freeze() {
     Generation next = CAIRN_TRY(BeginGeneration(std::move(writer), next_lsn, old.layer));
     MutexLock lock(commit_mutex_);
     CAIRN_CHECK(next_lsn == written_lsn_ + 1);  // nobody commits while the owner freezes
+    if (const Status carried = CarryReplies(next, next_lsn); !carried) {
+      Fail(carried.error());  // the generation has begun: the one before takes no records any more
+      return std::unexpected(carried.error());
+    }
+    written_lsn_ = next_lsn - 1;
     old.layer->Freeze();
     active_ = std::move(next);
     std::swap(active_debt_, debt);

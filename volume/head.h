@@ -38,12 +38,15 @@ namespace cairn {
 struct ReplyRecord {
   Id128 connection;
   uint64_t unique = 0;  // FUSE request number, bit 63 masked
-  uint32_t opcode = 0;
+  uint16_t opcode = 0;
+  uint16_t lane = 0;    // of the thread that served it, below kFirstOldLane; volume/reply_log.h
   int32_t status = 0;   // 0 or -errno, as replied
   InodeNumber ino = 0;  // entry the reply names, if any
   uint64_t value = 0;   // bytes written, or what the opcode's reply needs (docs/formats/journal.md)
   uint64_t reply_floor = 0;  // replies to requests below this are known to have reached the kernel
 };
+
+inline constexpr uint16_t kFirstOldLane = 0x8000;
 
 // One atomic change. Built by one thread, committed once.
 class Transaction {
@@ -114,6 +117,8 @@ struct HeadOptions {
       32 * 1024;                           // up to this a payload rides in the journal stream
   uint64_t journal_chunk_bytes = 4 << 20;  // preallocated and zeroed in steps of this
   SpaceGuard* space = nullptr;             // outlives the head; null: until the disk says no
+  // The FUSE connection that outlived the process which had the volume open before; zero: none did.
+  Id128 live_connection;
 };
 
 struct HeadState {
@@ -171,10 +176,15 @@ class Head {
   virtual ActiveExtent active_extent() const = 0;
 
   virtual HeadState state() const = 0;
-  // Replies that Open found in the journals, oldest first, without those below their connection's
-  // reply floor.
+  // Replies to the live connection that Open found in the journals, oldest first, without those
+  // below its reply floor.
   virtual const std::vector<ReplyRecord>& recovered_replies() const = 0;
-  // Size of the active generation, for deciding on an automatic seal.
+  // Whose replies are kept from now on for a server that takes over: those not below the floor go
+  // along into each new generation, since the seal of an old one removes its journal. Zero:
+  // nobody's.
+  virtual void SetLiveConnection(const Id128& connection) = 0;
+  // Size of the active generation, without replies that went along, for deciding on an automatic
+  // seal.
   virtual uint64_t active_records() const = 0;
   virtual uint64_t active_payload_bytes() const = 0;
   // What is set aside for sealing all generations, the active one included. 0 without a guard.

@@ -169,7 +169,8 @@ void AppendFields(std::string& out, const RecordFields& f) {
   w.U64(f.transaction_id);
   w.Bytes(f.reply.connection.view());
   w.U64(f.reply.unique);
-  w.U32(f.reply.opcode);
+  w.U16(f.reply.opcode);
+  w.U16(f.reply.lane);
   w.U32(static_cast<uint32_t>(f.reply.status));
   w.U64(f.reply.ino);
   w.U64(f.reply.value);
@@ -243,7 +244,8 @@ Result<RecordBody> DecodeRecordBody(std::string_view plain) {
   f.transaction_id = r.U64();
   const std::string_view connection = r.Bytes(16);
   f.reply.unique = r.U64();
-  f.reply.opcode = r.U32();
+  f.reply.opcode = r.U16();
+  f.reply.lane = r.U16();
   f.reply.status = static_cast<int32_t>(r.U32());
   f.reply.ino = r.U64();
   f.reply.value = r.U64();
@@ -290,7 +292,9 @@ Result<RecordBody> DecodeRecordBody(std::string_view plain) {
         op.ino = r.U64();
         op.offset = r.U64();
         op.length_bytes = r.U64();
-        if (op.ino == kNoInode || op.length_bytes == 0) return Bad("hole out of range");
+        if (op.ino == kNoInode || op.length_bytes == 0 || op.offset == kNoEnd) {
+          return Bad("hole out of range");
+        }
         break;
       case Transaction::Op::Kind::kData: {
         op.place = static_cast<PayloadPlace>(r.U8());

@@ -90,6 +90,7 @@ class StagedHeadImpl final : public StagedHead {
     return state_;
   }
   const std::vector<ReplyRecord>& recovered_replies() const override { return no_replies_; }
+  void SetLiveConnection(const Id128&) override {}
   uint64_t active_records() const override {
     MutexLock lock(mutex_);
     return records_;

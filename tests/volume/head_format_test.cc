@@ -137,6 +137,8 @@ TEST(JournalFormat, OperationsOutOfRangeAreRefused) {
   EXPECT_TRUE(with([](std::string& b) { AppendHole(b, 5, 0, 1); }));
   EXPECT_FALSE(with([](std::string& b) { AppendHole(b, 5, 0, 0); }));
   EXPECT_FALSE(with([](std::string& b) { AppendHole(b, 0, 0, 1); }));
+  EXPECT_TRUE(with([](std::string& b) { AppendHole(b, 5, kNoEnd - 1, 9); }));
+  EXPECT_FALSE(with([](std::string& b) { AppendHole(b, 5, kNoEnd, 9); })) << "is empty";
   EXPECT_TRUE(with([](std::string& b) { AppendDelete(b, InlineKey(5)); }));
   EXPECT_FALSE(with([](std::string& b) { AppendDelete(b, ExtentKey(5, 0)); }));
   EXPECT_FALSE(with([](std::string& b) { AppendPut(b, ExtentKey(5, 0), Entry{}); }));

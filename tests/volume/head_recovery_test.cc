@@ -390,42 +390,109 @@ TEST_F(HeadRecoveryTest, EmptyNewestGenerationIsBegunAgain) {
   EXPECT_EQ(head_->unsealed().size(), 0u);
 }
 
-TEST_F(HeadRecoveryTest, RepliesComeBackFromTheJournalsDownToTheirFloor) {
-  MustReopen();
-  const Id128 connection = TestId(5);
-  for (uint64_t unique = 1; unique <= 5; unique++) {
+class HeadReplyTest : public HeadRecoveryTest {
+ protected:
+  HeadReplyTest() { options_.live_connection = connection_; }
+
+  void CommitReply(uint64_t unique, uint16_t lane, uint64_t floor) {
     Transaction t;
     t.Put(AttributesKey(unique), Entry{"x", {}});
-    ReplyRecord reply;
-    reply.connection = connection;
-    reply.unique = unique;
-    reply.opcode = 16;
-    reply.status = -static_cast<int32_t>(unique);
-    reply.ino = 77;
-    reply.value = 4096 + unique;
-    reply.reply_floor = unique > 2 ? unique - 2 : 0;
-    t.SetReply(reply);
-    if (unique == 3) t.SetOpenCount(9, -1);
+    t.SetReply({.connection = connection_,
+                .unique = unique,
+                .opcode = 16,
+                .lane = lane,
+                .status = -static_cast<int32_t>(unique),
+                .ino = 77,
+                .value = 4096 + unique,
+                .reply_floor = floor});
     ASSERT_TRUE(head_->Commit(std::move(t)));
-    if (unique == 4) {
-      ASSERT_TRUE(head_->Freeze());
+  }
+  std::vector<uint64_t> Recovered() {
+    std::vector<uint64_t> uniques;
+    for (const ReplyRecord& reply : head_->recovered_replies()) {
+      EXPECT_EQ(reply.connection, connection_);
+      EXPECT_EQ(reply.opcode, 16u);
+      EXPECT_EQ(reply.status, -static_cast<int32_t>(reply.unique));
+      EXPECT_EQ(reply.ino, 77u);
+      EXPECT_EQ(reply.value, 4096 + reply.unique);
+      uniques.push_back(reply.unique);
     }
+    return uniques;
   }
-  Transaction nobody;
-  nobody.Put(AttributesKey(50), Entry{"x", {}});
-  ASSERT_TRUE(head_->Commit(std::move(nobody)));
-  EXPECT_TRUE(head_->recovered_replies().empty());
+  const Id128 connection_ = TestId(5);
+};
+
+TEST_F(HeadReplyTest, TheLastOfEachLaneComesBackDownToTheFloor) {
   MustReopen();
-  const auto& replies = head_->recovered_replies();
-  ASSERT_EQ(replies.size(), 3u);
-  for (size_t i = 0; i < 3; i++) {
-    EXPECT_EQ(replies[i].connection, connection);
-    EXPECT_EQ(replies[i].unique, 3 + i);
-    EXPECT_EQ(replies[i].opcode, 16u);
-    EXPECT_EQ(replies[i].status, -static_cast<int32_t>(3 + i));
-    EXPECT_EQ(replies[i].ino, 77u);
-    EXPECT_EQ(replies[i].value, 4096 + 3 + i);
-  }
+  EXPECT_TRUE(Recovered().empty());
+  CommitReply(2, 0, 1);
+  CommitReply(4, 1, 2);
+  CommitReply(6, 2, 2);
+  CommitReply(8, 1, 2);  // so 4 was answered
+  CommitReply(10, 3, 4);
+  EXPECT_TRUE(Recovered().empty()) << "what Open found";
+  MustReopen();
+  EXPECT_EQ(Recovered(), (std::vector<uint64_t>{6, 8, 10})) << "2 is below the floor";
+}
+
+TEST_F(HeadReplyTest, RepliesOfADeadConnectionAreIgnored) {
+  MustReopen();
+  CommitReply(2, 0, 0);
+  options_.live_connection = TestId(6);
+  MustReopen();
+  EXPECT_TRUE(head_->recovered_replies().empty());
+  options_.live_connection = {};
+  MustReopen();
+  EXPECT_TRUE(head_->recovered_replies().empty());
+}
+
+TEST_F(HeadReplyTest, EachGenerationRepeatsWhatMayBeUnanswered) {
+  MustReopen();
+  CommitReply(2, 0, 0);
+  CommitReply(4, 1, 0);
+  EXPECT_EQ(head_->active_records(), 2u);
+  ASSERT_TRUE(head_->Freeze());
+  EXPECT_EQ(head_->active_records(), 0u) << "nothing that wants a seal";
+  CommitReply(6, 0, 3);
+  ASSERT_TRUE(head_->Freeze());
+  EXPECT_EQ(head_->active_records(), 0u);
+  // As after a seal of both generations and a kill.
+  head_.reset();
+  options_.sealed_through_generation = 2;
+  MustReopen();
+  EXPECT_EQ(Recovered(), (std::vector<uint64_t>{4, 6}));
+}
+
+TEST_F(HeadReplyTest, ASecondTakeoverStillKnowsWhatTheFirstDidNotAnswer) {
+  MustReopen();
+  CommitReply(2, 0, 0);
+  CommitReply(4, 1, 0);
+  MustReopen();  // killed; 2 and 4 are sent again, but not read before the next kill
+  EXPECT_EQ(Recovered(), (std::vector<uint64_t>{2, 4}));
+  EXPECT_EQ(head_->active_records(), 0u);
+  CommitReply(6, 0, 0);  // the new server's lane 0 is not the old one's
+  head_.reset();
+  options_.sealed_through_generation = 1;
+  MustReopen();
+  EXPECT_EQ(Recovered(), (std::vector<uint64_t>{2, 4, 6}));
+  CommitReply(8, 0, 5);
+  MustReopen();
+  EXPECT_EQ(Recovered(), (std::vector<uint64_t>{6, 8})) << "the floor has passed the others";
+}
+
+TEST_F(HeadReplyTest, AConnectionThatEndedLeavesNothing) {
+  MustReopen();
+  CommitReply(2, 0, 0);
+  head_->SetLiveConnection({});
+  ASSERT_TRUE(head_->Freeze());
+  head_.reset();
+  options_.sealed_through_generation = 1;
+  MustReopen();
+  EXPECT_TRUE(Recovered().empty());
+  head_->SetLiveConnection(connection_);
+  CommitReply(4, 0, 0);
+  MustReopen();
+  EXPECT_EQ(Recovered(), std::vector<uint64_t>{4});
 }
 
 TEST_F(HeadRecoveryTest, CheckReportsEveryJournalAndChangesNothing) {

@@ -342,9 +342,11 @@ TEST_F(NamespaceTest, ReplyRecordsCarryTheAnswer) {
   from_kernel.request.connection.bytes.fill(5);
   from_kernel.request.unique = 17;
   from_kernel.request.opcode = 9;
+  world_.options.head.live_connection = from_kernel.request.connection;
   const auto made = volume().MakeNode(from_kernel, kRootInode, "f", S_IFREG | 0600, 0);
   ASSERT_TRUE(made);
   from_kernel.request.unique = 18;
+  from_kernel.request.lane = 1;
   ASSERT_TRUE(volume().Write(from_kernel, made->ino, 0, "12345", false));
   ASSERT_TRUE(world_.Reopen());
   const auto& replies = volume().head().recovered_replies();
