@@ -37,7 +37,11 @@ Result<std::unique_ptr<Volume>> Volume::OpenOn(std::unique_ptr<Head> head, Clock
 }
 
 VolumeImpl::VolumeImpl(Clock& clock, const VolumeOptions& options, std::unique_ptr<Head> head)
-    : clock_(clock), options_(options), head_(std::move(head)), read_only_(options.read_only) {
+    : clock_(clock),
+      options_(options),
+      head_(std::move(head)),
+      read_only_(options.read_only),
+      opens_(options.opens != nullptr ? options.opens : OpenTable::Private()) {
   options_.head.base.reset();  // the head lets go of it when it is sealed over
   const HeadState state = head_->state();
   next_ino_ = state.next_ino;
@@ -142,7 +146,7 @@ Status VolumeImpl::PurgeUnopenedOrphans() {
       }));
   for (const InodeNumber ino : orphans) {
     InodeLocks::Exclusive lock(inodes_, {ino});
-    if (OpensOf(ino).handles > 0) continue;
+    if (opens()->Get(ino).handles > 0) continue;
     const FsView view = View();
     const Inode inode = CAIRN_TRY(view.GetInode(ino));
     if (inode.nlink != 0) continue;  // linked again since the scan
@@ -178,10 +182,7 @@ VolumeStatus VolumeImpl::GetStatus() {
     status.inodes = inodes_total_;
     status.logical_bytes = bytes_total_;
   }
-  {
-    MutexLock lock(opens_mutex_);
-    status.open_handles = handles_total_;
-  }
+  status.open_handles = opens()->handles();
   status.quota_bytes = options_.quota_bytes;
   status.quota_inodes = options_.quota_inodes;
   status.unsealed_records = head_->active_records();
@@ -196,12 +197,24 @@ VolumeStatus VolumeImpl::GetStatus() {
 }
 
 std::vector<InodeNumber> VolumeImpl::WritableOpens() {
-  MutexLock lock(opens_mutex_);
   std::vector<InodeNumber> writable;
-  for (const auto& [ino, opens] : opens_) {
-    if (opens.writable > 0) writable.push_back(ino);
+  for (const OpenTable::Listed& open : ListOpens()) {
+    if (open.opens.writable > 0) writable.push_back(open.ino);
   }
   return writable;
+}
+
+void VolumeImpl::BeginConnection(const Id128& connection, std::shared_ptr<OpenTable> opens) {
+  Gate::Closed closed(gate_);
+  head_->SetLiveConnection(connection);
+  MutexLock lock(opens_mutex_);
+  opens_ = opens != nullptr ? std::move(opens) : OpenTable::Private();
+}
+
+void VolumeImpl::CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) {
+  Gate::Pass pass(gate_);
+  InodeLocks::Exclusive lock(inodes_, {ino});
+  opens()->Add(ino, writable, ctx.request);
 }
 
 }  // namespace cairn

@@ -24,6 +24,7 @@
 #include "store/base/error.h"
 #include "volume/fs_view.h"
 #include "volume/head.h"
+#include "volume/open_table.h"
 
 namespace cairn {
 
@@ -73,13 +74,16 @@ struct VolumeOptions {
   uint64_t quota_bytes = 0;     // logical; ENOSPC above
   uint64_t quota_inodes = 0;
   bool read_only = false;
+  // What the live connection (head.live_connection) has open; null: nothing is open.
+  std::shared_ptr<OpenTable> opens;
 };
 
 // Thread-safe.
 class Volume {
  public:
   // A new volume (base is an empty tree) gets its root directory (mode 0755, root:root) in its
-  // first transaction. Orphans that a previous life left are purged here, unless read_only.
+  // first transaction. Orphans that a previous life left and nobody has open are purged here,
+  // unless read_only.
   static Result<std::unique_ptr<Volume>> Open(FileSystem& fs, KeyRing& keys, BlockStore& store,
                                               Clock& clock, const VolumeOptions& options);
   // The same over a head that the caller made; options.head is not looked at but for `volume`.
@@ -154,8 +158,17 @@ class Volume {
   virtual uint64_t hash_seed() const = 0;
   virtual const Id128& id() const = 0;
 
-  // Inodes with a writable open (for the barrier), and all orphans with their open counts.
+  // Inodes with a writable open (for the barrier).
   virtual std::vector<InodeNumber> WritableOpens() = 0;
+  // A kernel's connection to this volume begins (nothing is open yet): what a server that takes
+  // over must know is kept from now on, replies in the journal, opens in `opens` (null: not beyond
+  // this process).
+  virtual void BeginConnection(const Id128& connection, std::shared_ptr<OpenTable> opens) = 0;
+  // It has ended, and everything is released.
+  virtual void EndConnection() = 0;
+  // An open that a request asked for which is answered from its record: counted unless it was.
+  virtual void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) = 0;
+  virtual std::vector<OpenTable::Listed> ListOpens() = 0;
   // A read-only view of now (the active layer: it keeps changing) for library readers.
   virtual FsView View() = 0;
   virtual Head& head() = 0;

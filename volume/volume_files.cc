@@ -11,8 +11,8 @@
 // st_blocks and decides nothing: a seal may turn pages of zeros into holes and a page that was
 // partly a hole into a whole one.
 //
-// Open counts are in memory; an unlinked inode's count is also in its orphan record, and the last
-// release purges the inode.
+// Open counts are in the open table; an unlinked inode's count is also in its orphan record, and
+// the last release purges the inode.
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/stat.h>
@@ -54,33 +54,6 @@ uint64_t AllocationOf(uint64_t allocated_bytes, uint64_t pages, uint64_t less_pa
 
 }  // namespace
 
-VolumeImpl::Opens VolumeImpl::OpensOf(InodeNumber ino) {
-  MutexLock lock(opens_mutex_);
-  const auto it = opens_.find(ino);
-  return it == opens_.end() ? Opens{} : it->second;
-}
-
-void VolumeImpl::AddOpen(InodeNumber ino, bool writable) {
-  MutexLock lock(opens_mutex_);
-  Opens& opens = opens_[ino];
-  ++opens.handles;
-  if (writable) ++opens.writable;
-  ++handles_total_;
-}
-
-uint32_t VolumeImpl::DropOpen(InodeNumber ino, bool writable) {
-  MutexLock lock(opens_mutex_);
-  const auto it = opens_.find(ino);
-  if (it == opens_.end()) return 0;
-  Opens& opens = it->second;
-  --opens.handles;
-  --handles_total_;
-  if (writable && opens.writable > 0) --opens.writable;
-  const uint32_t left = opens.handles;
-  if (left == 0) opens_.erase(it);
-  return left;
-}
-
 void VolumeImpl::PutOrphan(Change& change, InodeNumber ino, uint32_t handles, int32_t open_change) {
   Entry entry;
   ByteWriter(entry.payload).U32(handles);
@@ -97,17 +70,17 @@ Status VolumeImpl::OpenInode(const OpContext& ctx, InodeNumber ino, bool writabl
   if (inode.nlink == 0 && !read_only_) {
     Change change;
     change.use = SpaceUse::kFreeing;
-    PutOrphan(change, ino, OpensOf(ino).handles + 1, 1);
+    PutOrphan(change, ino, opens()->Get(ino).handles + 1, 1);
     CAIRN_TRY(Commit(ctx, std::move(change), {.ino = ino}));
   }
-  AddOpen(ino, writable);
+  opens()->Add(ino, writable, ctx.request);
   return {};
 }
 
 Status VolumeImpl::ReleaseInode(const OpContext& ctx, InodeNumber ino, bool writable) {
   Gate::Pass pass(gate_);
   InodeLocks::Exclusive lock(inodes_, {ino});
-  const uint32_t left = DropOpen(ino, writable);
+  const uint32_t left = opens()->Drop(ino, writable, ctx.request).handles;
   const FsView view = View();
   const Inode inode = CAIRN_TRY(view.GetInode(ino));
   if (inode.nlink > 0 || read_only_) return {};
@@ -137,7 +110,7 @@ Result<NamedInode> VolumeImpl::CreateUnnamed(const OpContext& ctx, InodeNumber d
   PutInode(change, made.ino, made.inode);
   PutOrphan(change, made.ino, 1, 1);
   CAIRN_TRY(Commit(ctx, std::move(change), {.ino = made.ino}));
-  AddOpen(made.ino, true);
+  opens()->Add(made.ino, true, ctx.request);
   return made;
 }
 

@@ -6,7 +6,7 @@
 //   volume_attributes.cc  attributes, truncation, xattrs
 //
 // Locks, in this order: gate_ -> rename_mutex_ (renames between directories) -> inodes_ (ascending)
-// -> totals_mutex_ -> opens_mutex_
+// -> totals_mutex_ -> the open table's
 // -> Head's own.
 //
 // Invariants
@@ -16,7 +16,7 @@
 //   no commit is under way: growth
 //      is added before its commit (against the quotas), shrinkage taken off after it. The journal's
 //      own totals are the head's.
-//   3. nlink == 0 <=> the inode is on the orphan list; its count there is opens_[ino].handles.
+//   3. nlink == 0 <=> the inode is on the orphan list; its count there is the open table's.
 //   4. A regular file is inline <=> it has an inline entry; then it is its whole contents, no
 //   extent holds
 //      data, and allocated_bytes is its size rounded up to 512. Otherwise allocated_bytes is 4096
@@ -29,7 +29,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -94,6 +93,10 @@ class VolumeImpl final : public Volume {
   uint64_t hash_seed() const override { return options_.hash_seed; }
   const Id128& id() const override { return options_.head.volume; }
   std::vector<InodeNumber> WritableOpens() override;
+  void BeginConnection(const Id128& connection, std::shared_ptr<OpenTable> opens) override;
+  void EndConnection() override { BeginConnection({}, nullptr); }
+  void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) override;
+  std::vector<OpenTable::Listed> ListOpens() override { return opens()->List(); }
   FsView View() override { return FsView(head_->current(), options_.hash_seed, read_ahead_); }
   Head& head() override { return *head_; }
 
@@ -109,10 +112,6 @@ class VolumeImpl final : public Volume {
   struct Answer {
     InodeNumber ino = kNoInode;
     uint64_t value = 0;
-  };
-  struct Opens {
-    uint32_t handles = 0;
-    uint32_t writable = 0;
   };
   // A directory and one child of it, found and then locked together.
   struct LockedChild {
@@ -167,9 +166,10 @@ class VolumeImpl final : public Volume {
                       std::string_view old_name, std::string_view new_name, uint32_t flags);
 
   // ---- volume_files.cc ----
-  Opens OpensOf(InodeNumber ino) EXCLUDES(opens_mutex_);
-  void AddOpen(InodeNumber ino, bool writable) EXCLUDES(opens_mutex_);
-  uint32_t DropOpen(InodeNumber ino, bool writable) EXCLUDES(opens_mutex_);  // handles left
+  std::shared_ptr<OpenTable> opens() EXCLUDES(opens_mutex_) {
+    MutexLock lock(opens_mutex_);
+    return opens_;
+  }
   void PutOrphan(Change& change, InodeNumber ino, uint32_t handles, int32_t open_change);
   Result<std::optional<std::string>> InlineContents(const FsView& view, InodeNumber ino,
                                                     const Inode& inode) const;
@@ -205,8 +205,7 @@ class VolumeImpl final : public Volume {
   uint64_t bytes_total_ GUARDED_BY(totals_mutex_) = 0;
 
   Mutex opens_mutex_;
-  std::unordered_map<InodeNumber, Opens> opens_ GUARDED_BY(opens_mutex_);
-  uint64_t handles_total_ GUARDED_BY(opens_mutex_) = 0;
+  std::shared_ptr<OpenTable> opens_ GUARDED_BY(opens_mutex_);  // never null
 };
 
 }  // namespace cairn

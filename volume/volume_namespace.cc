@@ -123,9 +123,9 @@ Result<NamedInode> VolumeImpl::Create(const OpContext& ctx, InodeNumber dir, std
   auto made = CreateNamed(ctx, dir, name, S_IFREG | (mode & kPermissions),
                           [&](Change&, NamedInode& created) {
                             opened = created.ino;
-                            AddOpen(opened, writable);
+                            opens()->Add(opened, writable, ctx.request);
                           });
-  if (!made && opened != kNoInode) DropOpen(opened, writable);
+  if (!made && opened != kNoInode) opens()->UndoAdd(opened, writable, ctx.request);
   return made;
 }
 
@@ -200,7 +200,7 @@ Status VolumeImpl::Purge(const FsView& view, Change& change, InodeNumber ino, co
 Status VolumeImpl::DropLink(const FsView& view, Change& change, InodeNumber ino, Inode inode,
                             TimeSpec now) {
   const uint32_t left = S_ISDIR(inode.mode) ? 0 : inode.nlink - 1;
-  const uint32_t handles = left == 0 ? OpensOf(ino).handles : 0;
+  const uint32_t handles = left == 0 ? opens()->Get(ino).handles : 0;
   if (left == 0 && handles == 0) return Purge(view, change, ino, inode);
   if (left == 0) PutOrphan(change, ino, handles, 0);
   inode.nlink = left;

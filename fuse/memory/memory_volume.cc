@@ -471,6 +471,21 @@ std::vector<InodeNumber> MemoryVolume::WritableOpens() {
   return opens;
 }
 
+void MemoryVolume::CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) {
+  IgnoreError(OpenInode(ctx, ino, writable), "it is gone");
+}
+
+std::vector<OpenTable::Listed> MemoryVolume::ListOpens() {
+  MutexLock lock(mutex_);
+  std::vector<OpenTable::Listed> list;
+  for (const auto& [ino, node] : nodes_) {
+    if (node.readers + node.writers == 0) continue;
+    list.push_back(
+        {.ino = ino, .opens = {.handles = node.readers + node.writers, .writable = node.writers}});
+  }
+  return list;
+}
+
 uint64_t MemoryVolume::open_handles() { return GetStatus().open_handles; }
 
 ReplyRecord MemoryVolume::last_request() {

@@ -71,6 +71,11 @@ class MemoryVolume final : public Volume {
   uint64_t hash_seed() const override { return 0; }
   const Id128& id() const override { return id_; }
   std::vector<InodeNumber> WritableOpens() override;
+  // It does not outlive its process, and no connection to it does.
+  void BeginConnection(const Id128&, std::shared_ptr<OpenTable>) override {}
+  void EndConnection() override {}
+  void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) override;
+  std::vector<OpenTable::Listed> ListOpens() override;
   FsView View() override { return FsView(nullptr, 0); }
   Head& head() override;
 
