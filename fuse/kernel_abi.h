@@ -10,6 +10,7 @@ namespace cairn {
 
 inline constexpr uint32_t kFuseTmpFile = 51;  // fuse_create_in + name; answered like CREATE
 inline constexpr uint32_t kFuseStatx = 52;
+inline constexpr int kFuseNotifyResend = 7;  // Linux 6.9
 
 struct FuseStatxIn {
   uint32_t getattr_flags;

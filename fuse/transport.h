@@ -25,10 +25,10 @@ struct FuseRequest {
   uint64_t node = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
-  uint32_t pid = 0;          // of the thread that asks, in the mounting process's namespace
-  uint64_t reply_floor = 0;  // see Transport
-  std::span<char> bytes;     // header and body as the kernel wrote them
-  std::span<char> scratch;   // room for a reply's payload (max_write bytes), the thread's own
+  uint32_t pid = 0;              // of the thread that asks, in the mounting process's namespace
+  uint64_t reply_floor = 0;      // see Transport
+  std::span<char> bytes = {};    // header and body as the kernel wrote them
+  std::span<char> scratch = {};  // room for a reply's payload (max_write bytes), the thread's own
 
   // What the reply must carry: the number as it came.
   uint64_t reply_unique() const { return resent ? unique | uint64_t{1} << 63 : unique; }

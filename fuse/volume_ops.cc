@@ -195,7 +195,6 @@ struct VolumeOps::Impl {
     if (writable) self.AddWriter();
     const Result<NamedInode> made =
         VolumeOf(req).Create(Context(req), parent, name, S_IFREG | (mode & 07777), writable);
-    if (made) self.CountOpen(made->ino, writable);
     if (writable) self.DropWriter();
     if (!made) return ReplyError(req, made.error());
     FillOpened(*file, writable);
@@ -216,10 +215,11 @@ struct VolumeOps::Impl {
       fuse_reply_open(req, file);
       return;
     }
-    const Status opened = VolumeOf(req).OpenInode(Context(req), ino, writable);
-    if (!opened) return ReplyError(req, opened.error());
     VolumeServer& self = Self(req);
-    self.CountOpen(ino, writable);
+    if (writable) self.AddWriter();
+    const Status opened = VolumeOf(req).OpenInode(Context(req), ino, writable);
+    if (writable) self.DropWriter();
+    if (!opened) return ReplyError(req, opened.error());
     // What the kernel was told before it had a writer is good for ever, or so it thinks.
     if (writable && self.options_.writeback_cache) self.ForgetAttributes(ino);
     // The opener may be gone: then no RELEASE follows.
@@ -230,8 +230,8 @@ struct VolumeOps::Impl {
     file.keep_cache = 1;
   }
   static void DropOpen(VolumeServer& self, InodeNumber ino, bool writable) {
-    self.UncountOpen(ino, writable);
     IgnoreError(self.volume_.ReleaseInode({}, ino, writable), "nobody holds it");
+    if (writable) self.NoteWriters();
   }
   static void Release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* file) {
     const auto handle = static_cast<Handle>(file->fh);
@@ -240,8 +240,9 @@ struct VolumeOps::Impl {
       return;
     }
     const bool writable = handle == Handle::kWriter;
-    Self(req).UncountOpen(ino, writable);
-    ReplyStatus(req, VolumeOf(req).ReleaseInode(Context(req), ino, writable));
+    const Status released = VolumeOf(req).ReleaseInode(Context(req), ino, writable);
+    if (writable) Self(req).NoteWriters();
+    ReplyStatus(req, released);
   }
   static void Read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
     const std::span<char> scratch = CurrentRequest()->scratch;

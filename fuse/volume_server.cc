@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "fuse/errno_map.h"
 #include "fuse/kernel_abi.h"
@@ -133,6 +134,10 @@ VolumeServer::~VolumeServer() {
 
 void VolumeServer::HandleRequest(const FuseRequest& request) {
   CurrentRequest() = &request;
+  if (request.resent && AnswerFromRecord(request)) {
+    CurrentRequest() = nullptr;
+    return;
+  }
   switch (request.opcode) {
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
@@ -167,7 +172,41 @@ void VolumeServer::HandleClosed() {
   if (options_.on_closed) options_.on_closed();
 }
 
+Status VolumeServer::TakeOver(std::string_view init) {
+  std::string bytes(init);
+  fuse_in_header header;
+  if (bytes.size() < sizeof header) return Err(ErrorCode::kInternal, "no INIT to take over");
+  std::memcpy(&header, bytes.data(), sizeof header);
+  const FuseRequest request{.unique = header.unique, .opcode = FUSE_INIT, .bytes = bytes};
+  CurrentRequest() = &request;
+  taking_over_ = true;
+  fuse_buf buffer{};
+  buffer.size = bytes.size();
+  buffer.mem = bytes.data();
+  fuse_session_process_buf(session_, &buffer);
+  taking_over_ = false;
+  CurrentRequest() = nullptr;
+  if (taken_init_reply_.empty()) return Err(ErrorCode::kInternal, "INIT was refused");
+  NoteWriters();
+  MutexLock lock(mutex_);
+  initialized_ = true;
+  return {};
+}
+
+Status VolumeServer::AskForResend() {
+  fuse_out_header notice{.len = sizeof notice, .error = kFuseNotifyResend, .unique = 0};
+  const iovec iov{.iov_base = &notice, .iov_len = sizeof notice};
+  const int error = transport_.Send({&iov, 1});
+  if (error == 0) return {};
+  return Err(ErrorCode::kUnavailable, "this kernel does not send requests again", error);
+}
+
 void VolumeServer::HandleInit(const FuseRequest& request) {
+  if (!taken_init_reply_.empty()) {  // the server before this one was killed before it answered
+    const iovec body{.iov_base = taken_init_reply_.data(), .iov_len = taken_init_reply_.size()};
+    Reply(request, 0, {&body, 1});
+    return;
+  }
   const std::string init(request.bytes.data(), request.bytes.size());
   fuse_buf buffer{};
   buffer.size = request.bytes.size();
@@ -203,6 +242,10 @@ int VolumeServer::SendFromCodec(struct iovec* iov, int count) {
                 std::min(sizeof asked, request->bytes.size() - sizeof(fuse_in_header)));
     auto* answer = static_cast<fuse_init_out*>(iov[1].iov_base);
     answer->flags |= asked.flags & kFlagsThatLibfuseForgets;
+    if (taking_over_) {
+      taken_init_reply_.assign(static_cast<const char*>(iov[1].iov_base), iov[1].iov_len);
+      return 0;
+    }
   }
   const int error = transport_.Send({iov, static_cast<size_t>(count)});
   if (error != 0 && error != ENOENT && error != ENODEV) {
@@ -212,11 +255,39 @@ int VolumeServer::SendFromCodec(struct iovec* iov, int count) {
   return error == 0 || error == ENOENT ? error : ENOENT;  // libfuse prints others to stderr
 }
 
-void VolumeServer::ReplyError(const FuseRequest& request, int error) {
+int VolumeServer::Reply(const FuseRequest& request, int error, std::span<const iovec> body) {
   fuse_out_header header{
       .len = sizeof(fuse_out_header), .error = -error, .unique = request.reply_unique()};
-  const iovec iov{.iov_base = &header, .iov_len = sizeof header};
-  transport_.Send({&iov, 1});
+  std::vector<iovec> all = {{.iov_base = &header, .iov_len = sizeof header}};
+  for (const iovec& part : body) {
+    header.len += static_cast<uint32_t>(part.iov_len);
+    all.push_back(part);
+  }
+  return transport_.Send(all);
+}
+
+void VolumeServer::ReplyError(const FuseRequest& request, int error) { Reply(request, error, {}); }
+
+fuse_entry_out VolumeServer::EntryOut(const NamedInode& named) {
+  const Reported told = Report(named.ino, named.inode);
+  fuse_entry_out entry{};
+  entry.nodeid = named.ino;
+  entry.generation = volume_.rollback_epoch();
+  entry.entry_valid = kForeverSeconds;
+  entry.attr_valid = told.valid_seconds;
+  entry.attr = AttrOf(told.stat);
+  return entry;
+}
+
+bool VolumeServer::ReplyCreated(const FuseRequest& request, const fuse_entry_out& entry,
+                                bool writable) {
+  fuse_entry_out entry_part = entry;
+  fuse_open_out open{};
+  open.fh = static_cast<uint64_t>(writable ? Handle::kWriter : Handle::kReader);
+  open.open_flags = FOPEN_KEEP_CACHE;
+  const iovec body[] = {{.iov_base = &entry_part, .iov_len = sizeof entry_part},
+                        {.iov_base = &open, .iov_len = sizeof open}};
+  return Reply(request, 0, body) == 0;
 }
 
 // O_TMPFILE: fuse_create_in and a name that means nothing; the reply is CREATE's.
@@ -226,29 +297,13 @@ void VolumeServer::HandleTmpFile(const FuseRequest& request) {
   std::memcpy(&in, request.bytes.data() + sizeof(fuse_in_header), sizeof in);
   const OpContext context = ContextOf(request, options_.connection);
   const uint32_t mode = S_IFREG | (in.mode & 07777);
-  AddWriter();
+  AddWriter();  // O_TMPFILE demands write access
   const Result<NamedInode> made = volume_.CreateUnnamed(context, request.node, mode);
-  if (made) CountOpen(made->ino, true);  // O_TMPFILE demands write access
   DropWriter();
   if (!made) return ReplyError(request, Failed(made.error()));
-  struct {
-    fuse_out_header header;
-    fuse_entry_out entry;
-    fuse_open_out open;
-  } reply{};
-  reply.header = {.len = sizeof reply, .error = 0, .unique = request.reply_unique()};
-  reply.entry.nodeid = made->ino;
-  reply.entry.generation = volume_.rollback_epoch();
-  reply.entry.entry_valid = kForeverSeconds;
-  const Reported told = Report(made->ino, made->inode);
-  reply.entry.attr_valid = told.valid_seconds;
-  reply.entry.attr = AttrOf(told.stat);
-  reply.open.fh = static_cast<uint64_t>(Handle::kWriter);
-  reply.open.open_flags = FOPEN_KEEP_CACHE;
-  const iovec iov{.iov_base = &reply, .iov_len = sizeof reply};
-  if (transport_.Send({&iov, 1}) == 0) return;
-  UncountOpen(made->ino, true);
+  if (ReplyCreated(request, EntryOut(*made), true)) return;
   IgnoreError(volume_.ReleaseInode({}, made->ino, true), "nobody holds what was not answered");
+  NoteWriters();
 }
 
 void VolumeServer::HandleStatx(const FuseRequest& request) {
@@ -283,45 +338,36 @@ void VolumeServer::HandleStatx(const FuseRequest& request) {
 
 void VolumeServer::AddWriter() {
   MutexLock lock(writers_mutex_);
-  if (writers_ended_) return;
-  if (writers_++ == 0 && options_.on_writers) options_.on_writers(true);
+  ++opening_;
+  TellWriters();
 }
 
 void VolumeServer::DropWriter() {
   MutexLock lock(writers_mutex_);
-  if (writers_ended_ || writers_ == 0) return;
-  if (--writers_ == 0 && options_.on_writers) options_.on_writers(false);
+  --opening_;
+  TellWriters();
+}
+
+void VolumeServer::NoteWriters() {
+  MutexLock lock(writers_mutex_);
+  TellWriters();
+}
+
+void VolumeServer::TellWriters() {
+  const bool writers = !writers_ended_ && (opening_ > 0 || volume_.AllOpens().writable > 0);
+  if (std::exchange(told_writers_, writers) != writers && options_.on_writers) {
+    options_.on_writers(writers);
+  }
 }
 
 void VolumeServer::EndWriters() {
   MutexLock lock(writers_mutex_);
-  if (writers_ > 0 && options_.on_writers) options_.on_writers(false);
-  writers_ = 0;
   writers_ended_ = true;
-}
-
-void VolumeServer::CountOpen(InodeNumber ino, bool writable) {
-  if (writable) AddWriter();
-  MutexLock lock(opens_mutex_);
-  OpenCount& count = opens_[ino];
-  ++(writable ? count.writers : count.readers);
-}
-
-void VolumeServer::UncountOpen(InodeNumber ino, bool writable) {
-  if (writable) DropWriter();
-  MutexLock lock(opens_mutex_);
-  const auto found = opens_.find(ino);
-  if (found == opens_.end()) return;
-  uint32_t& count = writable ? found->second.writers : found->second.readers;
-  if (count > 0) --count;
-  if (found->second.readers == 0 && found->second.writers == 0) opens_.erase(found);
+  TellWriters();
 }
 
 bool VolumeServer::MayBeDirty(InodeNumber ino) {
-  if (!options_.writeback_cache) return false;
-  MutexLock lock(opens_mutex_);
-  const auto found = opens_.find(ino);
-  return found != opens_.end() && found->second.writers > 0;
+  return options_.writeback_cache && volume_.OpensOf(ino).writable > 0;
 }
 
 VolumeServer::Reported VolumeServer::Report(InodeNumber ino, const Inode& inode) {
@@ -347,14 +393,9 @@ void VolumeServer::ForgetAttributes(InodeNumber ino) {
 
 void VolumeServer::ReleaseLeftOpens() {
   EndWriters();
-  std::unordered_map<InodeNumber, OpenCount> left;
-  {
-    MutexLock lock(opens_mutex_);
-    left.swap(opens_);
-  }
-  for (const auto& [ino, count] : left) {
-    for (uint32_t i = 0; i < count.readers + count.writers; ++i) {
-      const Status released = volume_.ReleaseInode({}, ino, i >= count.readers);
+  for (const auto& [ino, opens] : volume_.ListOpens()) {
+    for (uint32_t i = 0; i < opens.handles; ++i) {
+      const Status released = volume_.ReleaseInode({}, ino, i < opens.writable);
       if (!released) LogWarning("fuse_release_failed", {{"error", released.error().ToString()}});
     }
   }

@@ -13,10 +13,13 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "fuse/seek_flusher.h"
 #include "fuse/transport.h"
@@ -25,6 +28,7 @@
 #include "store/base/mutex.h"
 #include "volume/volume.h"
 
+struct fuse_entry_out;
 struct fuse_session;
 
 namespace cairn {
@@ -40,6 +44,8 @@ struct VolumeServerOptions {
   // (which the kernel does after their write-back). One call at a time, under a lock: it must not
   // block, nor call back.
   std::function<void(bool writers)> on_writers;
+  // What the server before this one may have done without an answer (Head::recovered_replies).
+  std::vector<ReplyRecord> replies;
 };
 
 // Thread-safe. Volume and transport outlive it; the transport is stopped before it is destroyed.
@@ -63,16 +69,26 @@ class VolumeServer final : public FuseRequestHandler {
   // After the transport has stopped.
   void ReleaseLeftOpens();
 
+  // In place of INIT, for a connection whose INIT another server has answered, or had begun to:
+  // `init` is that request. Before the transport starts. Internal: the codec refuses it.
+  Status TakeOver(std::string_view init);
+  // Has the kernel send again what it has sent and got no answer to. After TakeOver, before the
+  // transport starts, so that these come before everything new. Unavailable: this kernel cannot
+  // (before Linux 6.9).
+  Status AskForResend();
+  // By opcode: requests that came again, and those of them that a record answered.
+  struct Resends {
+    uint64_t seen = 0;
+    uint64_t answered = 0;
+  };
+  std::map<uint32_t, Resends> resends();
+
   // True once INIT has been answered; waits up to `timeout_ms`. False also when the connection has
   // ended before.
   bool WaitForInit(int64_t timeout_ms);
 
  private:
   friend struct VolumeOps;
-  struct OpenCount {
-    uint32_t readers = 0;
-    uint32_t writers = 0;
-  };
 
   // Attributes as the kernel is told them. With the writeback cache it counts no blocks by itself
   // and keeps what it was told until the last close, while it holds pages that we have not seen: a
@@ -84,18 +100,30 @@ class VolumeServer final : public FuseRequestHandler {
   };
 
   VolumeServer(Volume& volume, Transport& transport, const VolumeServerOptions& options)
-      : volume_(volume), transport_(transport), options_(options), seek_flusher_(transport) {}
+      : volume_(volume), transport_(transport), options_(options), seek_flusher_(transport) {
+    for (const ReplyRecord& record : options_.replies) records_[record.unique] = record;
+  }
 
   void HandleTmpFile(const FuseRequest& request);
   void HandleStatx(const FuseRequest& request);
   void HandleInit(const FuseRequest& request);
+  // ---- resent_requests.cc ----
+  // True: the request had been done, and was answered.
+  bool AnswerFromRecord(const FuseRequest& request);
+  void ReplyFromRecord(const FuseRequest& request, const ReplyRecord& record);
+  fuse_entry_out EntryFromRecord(const FuseRequest& request, const ReplyRecord& record);
+  // ----
+  fuse_entry_out EntryOut(const NamedInode& named);
+  // Of CREATE and TMPFILE. False: nobody waits for it.
+  bool ReplyCreated(const FuseRequest& request, const fuse_entry_out& entry, bool writable);
+  int Reply(const FuseRequest& request, int error, std::span<const iovec> body);
   void ReplyError(const FuseRequest& request, int error);
   int SendFromCodec(struct iovec* iov, int count);
   void AddWriter();  // before an open that may be writable is decided
   void DropWriter();
-  void EndWriters();  // the kernel holds nothing any more
-  void CountOpen(InodeNumber ino, bool writable);
-  void UncountOpen(InodeNumber ino, bool writable);
+  void NoteWriters();  // some have been released, or were there before
+  void EndWriters();   // the kernel holds nothing any more
+  void TellWriters() REQUIRES(writers_mutex_);
   bool MayBeDirty(InodeNumber ino);  // in the kernel's page cache
   Reported Report(InodeNumber ino, const Inode& inode);
   void ForgetAttributes(InodeNumber ino);  // makes the kernel ask again
@@ -116,11 +144,15 @@ class VolumeServer final : public FuseRequestHandler {
   bool closed_ GUARDED_BY(mutex_) = false;
 
   Mutex writers_mutex_;
-  uint64_t writers_ GUARDED_BY(writers_mutex_) = 0;  // writable opens, also such as are under way
+  uint64_t opening_ GUARDED_BY(writers_mutex_) = 0;  // writable opens under way
+  bool told_writers_ GUARDED_BY(writers_mutex_) = false;
   bool writers_ended_ GUARDED_BY(writers_mutex_) = false;
 
-  Mutex opens_mutex_;
-  std::unordered_map<InodeNumber, OpenCount> opens_ GUARDED_BY(opens_mutex_);
+  std::string taken_init_reply_;  // what TakeOver's INIT would have been answered; constant then
+  bool taking_over_ = false;      // in TakeOver
+  std::unordered_map<uint64_t, ReplyRecord> records_;  // by request; constant after construction
+  Mutex resends_mutex_;
+  std::map<uint32_t, Resends> resends_ GUARDED_BY(resends_mutex_);
 };
 
 }  // namespace cairn

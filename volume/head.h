@@ -36,7 +36,7 @@ namespace cairn {
 // Who asked, for takeover: a request is answered from this record if the kernel sends it again. All
 // zero: nobody.
 struct ReplyRecord {
-  Id128 connection;
+  Id128 connection = {};
   uint64_t unique = 0;  // FUSE request number, bit 63 masked
   uint16_t opcode = 0;
   uint16_t lane = 0;    // of the thread that served it, below kFirstOldLane; volume/reply_log.h

@@ -158,7 +158,8 @@ Status OpenTable::TakeOver() {
     if (entry.ino == kNoInode || opens.writable > opens.handles)
       return NoTable("impossible counts");
     if (!index_.emplace(entry.ino, i).second) return NoTable("one inode twice");
-    handles_ += opens.handles;
+    total_.handles += opens.handles;
+    total_.writable += opens.writable;
   }
   for (Table::Request& lane : found.lanes) {
     if (lane.unique == 0) continue;
@@ -218,7 +219,8 @@ OpenTable::Opens OpenTable::Change(InodeNumber ino, int handles, int writable,
   if (writable < 0 && opens.writable == 0) writable = 0;
   opens.handles += static_cast<uint32_t>(handles);
   opens.writable += static_cast<uint32_t>(writable);
-  handles_ += static_cast<uint64_t>(static_cast<int64_t>(handles));
+  total_.handles += static_cast<uint32_t>(handles);
+  total_.writable += static_cast<uint32_t>(writable);
   Table& all = table();
   Store(all.redo.entry, entry);
   Store(all.redo.counts, Pack(opens));
@@ -246,9 +248,9 @@ void OpenTable::UndoAdd(InodeNumber ino, bool writable, const ReplyRecord& reque
   Change(ino, -1, writable ? -1 : 0, request, true);
 }
 
-uint64_t OpenTable::handles() {
+OpenTable::Opens OpenTable::total() {
   MutexLock lock(mutex_);
-  return handles_;
+  return total_;
 }
 
 std::vector<OpenTable::Listed> OpenTable::List() {

@@ -45,7 +45,7 @@ class OpenTable {
   // Takes an Add of this process back.
   void UndoAdd(InodeNumber ino, bool writable, const ReplyRecord& request);
 
-  uint64_t handles();  // of all inodes
+  Opens total();  // of all inodes
   std::vector<Listed> List();
 
  private:
@@ -65,7 +65,7 @@ class OpenTable {
   Mutex mutex_;
   char* memory_ GUARDED_BY(mutex_) = nullptr;
   size_t bytes_ GUARDED_BY(mutex_) = 0;
-  uint64_t handles_ GUARDED_BY(mutex_) = 0;
+  Opens total_ GUARDED_BY(mutex_);
   std::unordered_map<InodeNumber, uint64_t> index_ GUARDED_BY(mutex_);  // entries that count
   std::vector<uint64_t> free_ GUARDED_BY(mutex_);
   std::set<std::pair<uint64_t, InodeNumber>> counted_before_ GUARDED_BY(mutex_);

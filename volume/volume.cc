@@ -182,7 +182,7 @@ VolumeStatus VolumeImpl::GetStatus() {
     status.inodes = inodes_total_;
     status.logical_bytes = bytes_total_;
   }
-  status.open_handles = opens()->handles();
+  status.open_handles = opens()->total().handles;
   status.quota_bytes = options_.quota_bytes;
   status.quota_inodes = options_.quota_inodes;
   status.unsealed_records = head_->active_records();

@@ -169,6 +169,8 @@ class Volume {
   // An open that a request asked for which is answered from its record: counted unless it was.
   virtual void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) = 0;
   virtual std::vector<OpenTable::Listed> ListOpens() = 0;
+  virtual OpenTable::Opens OpensOf(InodeNumber ino) = 0;
+  virtual OpenTable::Opens AllOpens() = 0;
   // A read-only view of now (the active layer: it keeps changing) for library readers.
   virtual FsView View() = 0;
   virtual Head& head() = 0;

@@ -97,6 +97,8 @@ class VolumeImpl final : public Volume {
   void EndConnection() override { BeginConnection({}, nullptr); }
   void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) override;
   std::vector<OpenTable::Listed> ListOpens() override { return opens()->List(); }
+  OpenTable::Opens OpensOf(InodeNumber ino) override { return opens()->Get(ino); }
+  OpenTable::Opens AllOpens() override { return opens()->total(); }
   FsView View() override { return FsView(head_->current(), options_.hash_seed, read_ahead_); }
   Head& head() override { return *head_; }
 

@@ -284,17 +284,23 @@ Status MemoryVolume::ReadDir(InodeNumber dir_ino, uint64_t after,
   return {};
 }
 
+void MemoryVolume::CountHandle(Node& node, bool writable, int change) {
+  (writable ? node.writers : node.readers) += static_cast<uint32_t>(change);
+  all_opens_.handles += static_cast<uint32_t>(change);
+  if (writable) all_opens_.writable += static_cast<uint32_t>(change);
+}
+
 Status MemoryVolume::OpenInode(const OpContext&, InodeNumber ino, bool writable) {
   MutexLock lock(mutex_);
   Node* node = CAIRN_TRY(Find(ino));
-  ++(writable ? node->writers : node->readers);
+  CountHandle(*node, writable, 1);
   return {};
 }
 
 Status MemoryVolume::ReleaseInode(const OpContext&, InodeNumber ino, bool writable) {
   MutexLock lock(mutex_);
   Node* node = CAIRN_TRY(Find(ino));
-  --(writable ? node->writers : node->readers);
+  CountHandle(*node, writable, -1);
   Drop(ino, *node);
   return {};
 }
@@ -304,7 +310,7 @@ Result<NamedInode> MemoryVolume::Create(const OpContext& ctx, InodeNumber dir,
   MutexLock lock(mutex_);
   const NamedInode made = CAIRN_TRY(Add(ctx, dir, name, S_IFREG | (mode & 07777), 0));
   Node& node = nodes_[made.ino];
-  ++(writable ? node.writers : node.readers);
+  CountHandle(node, writable, 1);
   return made;
 }
 
@@ -312,7 +318,7 @@ Result<NamedInode> MemoryVolume::CreateUnnamed(const OpContext& ctx, InodeNumber
                                                uint32_t mode) {
   MutexLock lock(mutex_);
   const NamedInode made = CAIRN_TRY(Add(ctx, dir, {}, S_IFREG | (mode & 07777), 0));
-  ++nodes_[made.ino].writers;
+  CountHandle(nodes_[made.ino], true, 1);
   return made;
 }
 
@@ -458,7 +464,7 @@ VolumeStatus MemoryVolume::GetStatus() {
   status.quota_bytes = options_.quota_bytes;
   status.quota_inodes = options_.quota_inodes;
   status.read_only = read_only_.load();
-  for (const auto& [ino, node] : nodes_) status.open_handles += node.readers + node.writers;
+  status.open_handles = all_opens_.handles;
   return status;
 }
 
@@ -484,6 +490,19 @@ std::vector<OpenTable::Listed> MemoryVolume::ListOpens() {
         {.ino = ino, .opens = {.handles = node.readers + node.writers, .writable = node.writers}});
   }
   return list;
+}
+
+OpenTable::Opens MemoryVolume::OpensOf(InodeNumber ino) {
+  MutexLock lock(mutex_);
+  const auto found = nodes_.find(ino);
+  if (found == nodes_.end()) return {};
+  return {.handles = found->second.readers + found->second.writers,
+          .writable = found->second.writers};
+}
+
+OpenTable::Opens MemoryVolume::AllOpens() {
+  MutexLock lock(mutex_);
+  return all_opens_;
 }
 
 uint64_t MemoryVolume::open_handles() { return GetStatus().open_handles; }

@@ -76,6 +76,8 @@ class MemoryVolume final : public Volume {
   void EndConnection() override {}
   void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) override;
   std::vector<OpenTable::Listed> ListOpens() override;
+  OpenTable::Opens OpensOf(InodeNumber ino) override;
+  OpenTable::Opens AllOpens() override;
   FsView View() override { return FsView(nullptr, 0); }
   Head& head() override;
 
@@ -109,6 +111,7 @@ class MemoryVolume final : public Volume {
       REQUIRES(mutex_);
   void Leave(Node& dir, std::string_view name) REQUIRES(mutex_);
   void Drop(InodeNumber ino, Node& node) REQUIRES(mutex_);
+  void CountHandle(Node& node, bool writable, int change) REQUIRES(mutex_);
   void Touch(Node& node);
   void Resize(Node& node, uint64_t size) REQUIRES(mutex_);
 
@@ -122,6 +125,7 @@ class MemoryVolume final : public Volume {
   std::unordered_map<InodeNumber, Node> nodes_ GUARDED_BY(mutex_);
   InodeNumber next_ino_ GUARDED_BY(mutex_) = kFirstFreeInode;
   uint64_t bytes_ GUARDED_BY(mutex_) = 0;
+  OpenTable::Opens all_opens_ GUARDED_BY(mutex_);
   ReplyRecord last_request_ GUARDED_BY(mutex_);
 };
 

@@ -10,6 +10,8 @@
 #include <latch>
 #include <memory>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "fuse/device_transport.h"
 #include "fuse/kernel_abi.h"
@@ -50,13 +52,52 @@ class VolumeServerTest : public testing::Test {
     ASSERT_TRUE(transport_->Start(*server_).has_value());
   }
 
-  fuse_init_out Init() {
+  static std::string InitRequest() {
     fuse_init_in in{};
     in.major = 7;
     in.minor = 45;
     in.max_readahead = 1 << 17;
     in.flags = kKernelFlags;
-    const FakeReply reply = kernel_.Call(FUSE_INIT, 0, Bytes(in));
+    return Bytes(in);
+  }
+
+  // A server of a connection whose INIT is long over: `volume_` as the one before has left it.
+  void TakeOverWith(std::vector<ReplyRecord> replies) {
+    transport_ = std::make_unique<DeviceTransport>(kernel_.TakeServerFd(),
+                                                   DeviceTransportOptions{.threads = 2});
+    VolumeServerOptions options;
+    options.connection = connection_;
+    options.on_init = [this](std::string_view init) { saved_init_ = init; };
+    options.on_writers = [this](bool writers) { has_writers_ = writers; };
+    for (ReplyRecord& reply : replies) reply.connection = connection_;
+    options.replies = std::move(replies);
+    auto server = VolumeServer::Create(*volume_, *transport_, options);
+    ASSERT_TRUE(server.has_value());
+    server_ = std::move(*server);
+    fuse_in_header header{};
+    header.opcode = FUSE_INIT;
+    header.unique = 2;
+    header.len = static_cast<uint32_t>(sizeof header + InitRequest().size());
+    ASSERT_TRUE(server_->TakeOver(Bytes(header) + InitRequest()).has_value());
+    ASSERT_TRUE(server_->AskForResend().has_value());
+    const auto notice = kernel_.Receive();
+    ASSERT_TRUE(notice.has_value()) << "and no reply to INIT before it";
+    EXPECT_EQ(notice->header.len, 16u);
+    EXPECT_EQ(notice->header.error, 7);
+    EXPECT_EQ(notice->header.unique, 0u);
+    ASSERT_TRUE(transport_->Start(*server_).has_value());
+  }
+  // As the kernel sends it again.
+  FakeReply CallAgain(uint64_t unique, uint32_t opcode, uint64_t node, std::string_view body) {
+    const uint64_t next = std::exchange(kernel_.next_unique, unique | uint64_t{1} << 63);
+    FakeReply reply = kernel_.Call(opcode, node, body);
+    EXPECT_EQ(reply.header.unique, unique | uint64_t{1} << 63);
+    kernel_.next_unique = next;
+    return reply;
+  }
+
+  fuse_init_out Init() {
+    const FakeReply reply = kernel_.Call(FUSE_INIT, 0, InitRequest());
     EXPECT_EQ(reply.header.error, 0);
     EXPECT_EQ(reply.body.size(), sizeof(fuse_init_out));
     return reply.As<fuse_init_out>();

@@ -47,12 +47,12 @@ TEST(OpenTable, CountsHandlesAndWriters) {
   EXPECT_EQ(table->Add(5, false, {}).handles, 2u);
   EXPECT_EQ(table->Get(5).writable, 1u);
   EXPECT_EQ(table->Add(6, false, {}).handles, 1u);
-  EXPECT_EQ(table->handles(), 3u);
+  EXPECT_EQ(table->total().handles, 3u);
   EXPECT_EQ(table->Drop(5, true, {}).handles, 1u);
   EXPECT_EQ(CountsOf(*table), (Counts{{5, {1, 0}}, {6, {1, 0}}}));
   EXPECT_EQ(table->Drop(5, false, {}).handles, 0u);
   EXPECT_EQ(table->Drop(5, false, {}).handles, 0u) << "nothing is open";
-  EXPECT_EQ(table->handles(), 1u);
+  EXPECT_EQ(table->total().handles, 1u);
 }
 
 TEST(OpenTable, GrowsAndIsFoundAgainWhole) {
