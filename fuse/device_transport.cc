@@ -176,6 +176,7 @@ void DeviceTransport::Close() {
 }
 
 int DeviceTransport::Send(std::span<const iovec> iov) {
+  if (options_.before_reply) options_.before_reply();
   while (::writev(fd_.get(), iov.data(), static_cast<int>(iov.size())) < 0) {
     if (errno == EINTR) continue;
     return errno;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -13,8 +14,9 @@
 namespace cairn {
 
 struct DeviceTransportOptions {
-  int threads = 4;                        // requests in progress at once; each costs two buffers
-  uint32_t max_payload_bytes = 1u << 20;  // 1 MiB: the kernel's largest request
+  int threads = 4;                          // requests in progress at once; each costs two buffers
+  uint32_t max_payload_bytes = 1u << 20;    // 1 MiB: the kernel's largest request
+  std::function<void()> before_reply = {};  // for tests: between what was done and the word of it
 };
 
 // Owns the fd, which must be blocking. Never clones it (FUSE_DEV_IOC_CLONE): the keeper holds a

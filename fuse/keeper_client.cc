@@ -99,10 +99,10 @@ Status BarrierHelper::Run(const MountRequest& mount, const MountedDevice& device
 }
 
 Result<std::unique_ptr<KeeperClient>> KeeperClient::Connect(UniqueFd socket,
-                                                            std::function<void()> on_lost) {
+                                                            std::function<void()> on_stop) {
   ::fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
   std::unique_ptr<KeeperClient> client(
-      new KeeperClient(Channel(std::move(socket)), std::move(on_lost)));
+      new KeeperClient(Channel(std::move(socket)), std::move(on_stop)));
   client->reader_ = std::thread([raw = client.get()] { raw->ReadReplies(); });
   const ReceivedMessage reply = CAIRN_TRY(client->Call(MessageType::kHello, {}, kCallTimeoutMs));
   client->keeper_pid_ = CAIRN_TRY(DecodePid(reply.message.payload));
@@ -131,6 +131,10 @@ void KeeperClient::ReadReplies() {
       if (received.error().code() == ErrorCode::kInvalidArgument) continue;
     }
     if (!received || !*received) break;
+    if ((*received)->message.type == static_cast<uint16_t>(MessageType::kStop)) {
+      if (on_stop_) on_stop_();
+      continue;
+    }
     MutexLock lock(mutex_);
     const auto waiter = waiters_.find((*received)->message.id);
     if (waiter == waiters_.end()) continue;  // its caller gave up
@@ -148,12 +152,12 @@ void KeeperClient::ReadReplies() {
   }
   if (!stopping) {
     LogError("keeper_lost");
-    if (on_lost_) on_lost_();
+    if (on_stop_) on_stop_();
   }
 }
 
 Result<ReceivedMessage> KeeperClient::Call(MessageType type, std::string payload,
-                                           int64_t timeout_ms) {
+                                           int64_t timeout_ms, int fd) {
   Waiter waiter;
   Message request{.type = static_cast<uint16_t>(type), .payload = std::move(payload)};
   const int64_t deadline_ms = SystemClock().MonotonicNs() / 1'000'000 + timeout_ms;
@@ -163,7 +167,7 @@ Result<ReceivedMessage> KeeperClient::Call(MessageType type, std::string payload
     request.id = next_id_++;
     waiters_[request.id] = &waiter;
   }
-  const Status sent = channel_.Send(request);
+  const Status sent = channel_.Send(request, fd);
   MutexLock lock(mutex_);
   while (sent && !waiter.done && !lost_) {
     const int64_t left_ms = deadline_ms - SystemClock().MonotonicNs() / 1'000'000;
@@ -180,8 +184,9 @@ Result<ReceivedMessage> KeeperClient::Call(MessageType type, std::string payload
   return std::move(waiter.reply);
 }
 
-Result<MountedDevice> KeeperClient::Mount(const MountRequest& request) {
-  ReceivedMessage reply = CAIRN_TRY(Call(MessageType::kMount, request.Encode(), kCallTimeoutMs));
+Result<MountedDevice> KeeperClient::Mount(const MountRequest& request, int file) {
+  ReceivedMessage reply =
+      CAIRN_TRY(Call(MessageType::kMount, request.Encode(), kCallTimeoutMs, file));
   const MountReply mount = CAIRN_TRY(MountReply::Decode(reply.message.payload));
   if (!reply.fd.valid()) return Err(ErrorCode::kInternal, "the keeper sent no /dev/fuse");
   MutexLock lock(mutex_);
@@ -190,6 +195,47 @@ Result<MountedDevice> KeeperClient::Mount(const MountRequest& request) {
   return MountedDevice{.fuse = std::move(reply.fd),
                        .device_major = mount.device_major,
                        .device_minor = mount.device_minor};
+}
+
+Result<std::vector<Id128>> KeeperClient::ListMounts() {
+  const ReceivedMessage reply = CAIRN_TRY(Call(MessageType::kList, {}, kCallTimeoutMs));
+  return DecodeConnections(reply.message.payload);
+}
+
+Result<TakenMount> KeeperClient::Take(const Id128& connection) {
+  ReceivedMessage reply =
+      CAIRN_TRY(Call(MessageType::kTake, EncodeConnection(connection), kCallTimeoutMs));
+  if (!reply.fd.valid()) return Err(ErrorCode::kInternal, "the keeper sent no /dev/fuse");
+  TakeReply taken = CAIRN_TRY(TakeReply::Decode(reply.message.payload));
+  TakenMount mount{.request = std::move(taken.mount),
+                   .device = {.fuse = std::move(reply.fd),
+                              .device_major = taken.device_major,
+                              .device_minor = taken.device_minor},
+                   .init = std::move(taken.init),
+                   .file = {}};
+  auto file = Call(MessageType::kTakeFile, EncodeConnection(connection), kCallTimeoutMs);
+  if (file) {
+    mount.file = std::move(file->fd);
+  } else if (file.error().code() != ErrorCode::kNotFound) {
+    return std::unexpected(std::move(file).error());
+  }
+  MutexLock lock(mutex_);
+  mounts_[connection] = KnownMount{.dir = mount.request.dir,
+                                   .device_major = taken.device_major,
+                                   .device_minor = taken.device_minor};
+  return mount;
+}
+
+Status KeeperClient::Abandon(const Id128& connection) {
+  CAIRN_TRY(Call(MessageType::kAbandon, EncodeConnection(connection), kCallTimeoutMs));
+  MutexLock lock(mutex_);
+  mounts_.erase(connection);
+  return {};
+}
+
+Status KeeperClient::Ready() {
+  CAIRN_TRY(Call(MessageType::kReady, {}, kCallTimeoutMs));
+  return {};
 }
 
 Status KeeperClient::Unmount(const Id128& connection, bool lazy) {
@@ -211,8 +257,9 @@ Status KeeperClient::Unmount(const Id128& connection, bool lazy) {
   return {};
 }
 
-Status KeeperClient::SaveInit(const Id128& connection, std::string_view init) {
-  const SaveInitRequest request{.connection = connection, .init = std::string(init)};
+Status KeeperClient::SaveInit(const Id128& connection, std::string_view init, bool answered) {
+  const SaveInitRequest request{
+      .connection = connection, .answered = answered, .init = std::string(init)};
   CAIRN_TRY(Call(MessageType::kSaveInit, request.Encode(), kCallTimeoutMs));
   return {};
 }

@@ -34,6 +34,14 @@ struct MountedDevice {
   uint32_t device_minor = 0;
 };
 
+// A mount of an earlier server, for who takes it over.
+struct TakenMount {
+  MountRequest request;
+  MountedDevice device;
+  std::string init;  // empty: the kernel has not sent it to anybody, or to one who did not save it
+  UniqueFd file;     // that came with Mount
+};
+
 // One running helper process. Move-only; closing it ends the process. Thread-compatible.
 class BarrierHelper {
  public:
@@ -59,19 +67,30 @@ class BarrierHelper {
 // Thread-safe. Its thread ends when the keeper does or in the destructor.
 class KeeperClient {
  public:
-  // Says HELLO. `on_lost` is called once, from the client's thread, when the keeper has gone: the
-  // server should unmount and stop. Errors: Unavailable (no keeper answers at that fd).
+  // Says HELLO. `on_stop` is called, from the client's thread, when the keeper wants it or has
+  // gone: the server should unmount and stop. Errors: Unavailable (no keeper answers at that fd).
   static Result<std::unique_ptr<KeeperClient>> Connect(UniqueFd socket,
-                                                       std::function<void()> on_lost);
+                                                       std::function<void()> on_stop);
   ~KeeperClient();
 
   uint32_t keeper_pid() const { return keeper_pid_; }
   bool lost() const;
 
-  // Mounts. The connection's INIT waits in the returned fd. Errors carry the errno of mount(2):
+  // Mounts. The connection's INIT waits in the returned fd. `file` (or -1) is kept by the keeper
+  // for who takes the mount over, and stays the caller's. Errors carry the errno of mount(2):
   // NotFound (no such directory, no /dev/fuse), EBUSY (mounted already), PermissionDenied;
   // Unavailable (keeper gone).
-  Result<MountedDevice> Mount(const MountRequest& request);
+  Result<MountedDevice> Mount(const MountRequest& request, int file = -1);
+
+  // ---- takeover ----
+  // What an earlier server mounted and is still there.
+  Result<std::vector<Id128>> ListMounts();
+  // To serve it. NotFound: no such mount.
+  Result<TakenMount> Take(const Id128& connection);
+  // Aborts the connection and detaches the mount: nobody will serve it.
+  Status Abandon(const Id128& connection);
+  // From now on the keeper starts another server when this one is gone.
+  Status Ready();
 
   // Unmounts; writes back what is dirty through the server, so its threads must still serve. An
   // already unmounted one is fine. With `lazy` a busy mount is detached: it serves open files until
@@ -79,8 +98,8 @@ class KeeperClient {
   // FailedPrecondition with EBUSY (in use), NotFound (not a mount of ours).
   Status Unmount(const Id128& connection, bool lazy);
 
-  // Hands the kernel's INIT request to the keeper once it has been answered.
-  Status SaveInit(const Id128& connection, std::string_view init);
+  // Hands the kernel's INIT request to the keeper: before it is answered, and again after.
+  Status SaveInit(const Id128& connection, std::string_view init, bool answered);
 
   // An idle helper or a new one; give it back after a Run that did not fail with Unavailable.
   Result<std::unique_ptr<BarrierHelper>> AcquireHelper();
@@ -97,13 +116,14 @@ class KeeperClient {
     uint32_t device_minor = 0;
   };
 
-  KeeperClient(Channel channel, std::function<void()> on_lost)
-      : channel_(std::move(channel)), on_lost_(std::move(on_lost)) {}
-  Result<ReceivedMessage> Call(MessageType type, std::string payload, int64_t timeout_ms);
+  KeeperClient(Channel channel, std::function<void()> on_stop)
+      : channel_(std::move(channel)), on_stop_(std::move(on_stop)) {}
+  Result<ReceivedMessage> Call(MessageType type, std::string payload, int64_t timeout_ms,
+                               int fd = -1);
   void ReadReplies();
 
   const Channel channel_;
-  const std::function<void()> on_lost_;
+  const std::function<void()> on_stop_;
   uint32_t keeper_pid_ = 0;
   std::thread reader_;
 

@@ -8,6 +8,9 @@
 // in fuse_flush).
 #include "fuse/mounted_volume.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <utility>
 
@@ -34,8 +37,14 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper
                   (options.default_permissions ? MountRequest::kDefaultPermissions : 0u);
   request.read_ahead_kib = options.read_ahead_kib;
   request.max_dirty_bytes = options.max_dirty_bytes;
-  auto device = keeper.Mount(request);
+  request.cookie = options.cookie;
+  UniqueFd opens(::memfd_create("cairn-opens", MFD_CLOEXEC));
+  if (!opens.valid()) return ErrErrno(errno, "memfd_create");
+  auto table = CAIRN_TRY(OpenTable::OnFile(UniqueFd(::fcntl(opens.get(), F_DUPFD_CLOEXEC, 0))));
+  volume.BeginConnection(request.connection, std::move(table));
+  auto device = keeper.Mount(request, opens.get());
   if (!device) {
+    volume.EndConnection();
     mounted->closed_.store(true);
     MutexLock lock(mounted->unmount_mutex_);
     mounted->stopped_ = true;
@@ -43,7 +52,7 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper
   }
   mounted->device_.device_major = device->device_major;
   mounted->device_.device_minor = device->device_minor;
-  CAIRN_TRY(mounted->Serve(std::move(device->fuse)));
+  CAIRN_TRY(mounted->Serve(std::move(device->fuse), nullptr));
   // A helper takes 10 ms to start: one is idle before the first barrier, which may be part of a
   // pause.
   auto helper = keeper.AcquireHelper();
@@ -51,14 +60,36 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper
   return mounted;
 }
 
-Status MountedVolume::Serve(UniqueFd fuse) {
+Result<std::shared_ptr<OpenTable>> MountedVolume::OpensOf(const TakenMount& taken) {
+  if (!taken.file.valid()) return Err(ErrorCode::kDataLoss, "no open table came with the mount");
+  return OpenTable::OnFile(UniqueFd(::fcntl(taken.file.get(), F_DUPFD_CLOEXEC, 0)));
+}
+
+Result<std::unique_ptr<MountedVolume>> MountedVolume::TakeOver(KeeperClient& keeper, Volume& volume,
+                                                               TakenMount taken,
+                                                               const FuseMountOptions& options) {
+  std::unique_ptr<MountedVolume> mounted(new MountedVolume(keeper, volume, options));
+  mounted->request_ = std::move(taken.request);
+  mounted->device_.device_major = taken.device.device_major;
+  mounted->device_.device_minor = taken.device.device_minor;
+  const Status serves = mounted->Serve(std::move(taken.device.fuse), &taken.init);
+  if (!serves) {
+    mounted->HandOver();  // the mount is not ours to end
+    return std::unexpected(serves.error());
+  }
+  return mounted;
+}
+
+// Without an INIT that anybody saved the kernel's is still to come, or comes again.
+Status MountedVolume::Serve(UniqueFd fuse, const std::string* taken_init) {
   transport_ = std::make_unique<DeviceTransport>(
-      std::move(fuse), DeviceTransportOptions{.threads = options_.threads});
+      std::move(fuse),
+      DeviceTransportOptions{.threads = options_.threads, .before_reply = options_.before_reply});
   VolumeServerOptions server_options;
   server_options.connection = request_.connection;
   server_options.writeback_cache = options_.writeback_cache;
-  server_options.on_init = [this](std::string_view init) {
-    const Status saved = keeper_.SaveInit(request_.connection, init);
+  server_options.on_init = [this](std::string_view init, bool answered) {
+    const Status saved = keeper_.SaveInit(request_.connection, init, answered);
     if (!saved) LogWarning("fuse_init_not_saved", {{"error", saved.error().ToString()}});
   };
   server_options.on_closed = [this] {
@@ -66,7 +97,12 @@ Status MountedVolume::Serve(UniqueFd fuse) {
     if (options_.on_closed) options_.on_closed();
   };
   server_options.on_writers = options_.on_writers;
+  if (taken_init != nullptr) server_options.replies = volume_.RecoveredReplies();
   server_ = CAIRN_TRY(VolumeServer::Create(volume_, *transport_, server_options));
+  if (taken_init != nullptr) {
+    if (!taken_init->empty()) CAIRN_TRY(server_->TakeOver(*taken_init));
+    CAIRN_TRY(server_->AskForResend());
+  }
   CAIRN_TRY(transport_->Start(*server_));
   if (!server_->WaitForInit(kInitTimeoutMs)) {
     return Err(ErrorCode::kUnavailable, "the kernel did not finish INIT of " + request_.dir);
@@ -126,11 +162,24 @@ Status MountedVolume::Unmount(bool lazy) {
   return {};
 }
 
+void MountedVolume::HandOver() {
+  MutexLock unmount(unmount_mutex_);
+  if (stopped_) return;
+  stopped_ = true;
+  MutexLock lock(barrier_mutex_);
+  if (server_ != nullptr) server_->StopFlusher();
+  if (transport_ != nullptr) transport_->Stop();
+  closed_.store(true);
+  server_.reset();
+  transport_.reset();
+}
+
 void MountedVolume::Stop() {
   MutexLock lock(barrier_mutex_);
   if (server_ != nullptr) server_->StopFlusher();
   if (transport_ != nullptr) transport_->Stop();
   if (server_ != nullptr) server_->ReleaseLeftOpens();
+  volume_.EndConnection();
   closed_.store(true);
   server_.reset();
   transport_.reset();  // closes our fd: the last one, so a connection with open files ends here

@@ -31,6 +31,8 @@ struct FuseMountOptions {
   std::function<void()> on_closed;  // the connection has ended, by whomever; on a transport thread:
                                     // do not Stop() from it
   std::function<void(bool writers)> on_writers;  // as VolumeServerOptions says
+  std::function<void()> before_reply;            // as DeviceTransportOptions says
+  std::string cookie;  // by which who takes the mount over knows what it is; at most 1024 bytes
 };
 
 // Thread-safe. Keeper and volume outlive it.
@@ -40,8 +42,22 @@ class MountedVolume {
   // KeeperClient::Mount's; Unavailable (the kernel did not finish INIT in time; unmounted again).
   static Result<std::unique_ptr<MountedVolume>> Mount(KeeperClient& keeper, Volume& volume,
                                                       const FuseMountOptions& options);
+  // Serves a mount of an earlier server: what the kernel sent and got no answer to is answered
+  // once, done or not. `volume` was opened with that connection as its live one and OpensOf(taken).
+  // Of `options` only threads, writeback_cache, the timeout and the callbacks count. Errors:
+  // Unavailable (the mount has ended meanwhile; KeeperClient::Abandon what is left of it).
+  static Result<std::unique_ptr<MountedVolume>> TakeOver(KeeperClient& keeper, Volume& volume,
+                                                         TakenMount taken,
+                                                         const FuseMountOptions& options);
+  // What is open in it. DataLoss: that cannot be told.
+  static Result<std::shared_ptr<OpenTable>> OpensOf(const TakenMount& taken);
+
   // Unmounts lazily if that has not been done, stops.
   ~MountedVolume();
+
+  // Ends serving in the middle of everything, for the server that comes next: requests in progress
+  // are answered, the mount stays. The volume may be closed then.
+  void HandOver();
 
   // Whatever write(2) or a store to a shared mapping put into the mount before this call has
   // reached the volume on return, with its mtime and size (volatile: Volume::Freeze or Sync
@@ -58,13 +74,16 @@ class MountedVolume {
   // The mount has gone (umount(8), an abort): only Stop is left to do.
   bool closed() const { return closed_.load(); }
 
+  // Of a mount that was taken over.
+  std::map<uint32_t, VolumeServer::Resends> resends() const { return server_->resends(); }
+
   const std::string& dir() const { return request_.dir; }
   const Id128& connection() const { return request_.connection; }
 
  private:
   MountedVolume(KeeperClient& keeper, Volume& volume, const FuseMountOptions& options)
       : keeper_(keeper), volume_(volume), options_(options) {}
-  Status Serve(UniqueFd fuse);
+  Status Serve(UniqueFd fuse, const std::string* taken_init);
   Status RunBarrier() REQUIRES(barrier_mutex_);
   void Stop();
 

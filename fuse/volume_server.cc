@@ -208,6 +208,7 @@ void VolumeServer::HandleInit(const FuseRequest& request) {
     return;
   }
   const std::string init(request.bytes.data(), request.bytes.size());
+  if (options_.on_init) options_.on_init(init, false);
   fuse_buf buffer{};
   buffer.size = request.bytes.size();
   buffer.mem = request.bytes.data();
@@ -218,7 +219,7 @@ void VolumeServer::HandleInit(const FuseRequest& request) {
     initialized_ = true;
     changed_.NotifyAll();
   }
-  if (options_.on_init) options_.on_init(init);
+  if (options_.on_init) options_.on_init(init, true);
 }
 
 bool VolumeServer::WaitForInit(int64_t timeout_ms) {

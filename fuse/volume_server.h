@@ -36,8 +36,8 @@ namespace cairn {
 struct VolumeServerOptions {
   Id128 connection;  // into the reply record of every change
   bool writeback_cache = true;
-  std::function<void(std::string_view init)>
-      on_init;                      // INIT has been answered; called on a transport thread
+  // INIT is about to be answered, has been answered; called on a transport thread.
+  std::function<void(std::string_view init, bool answered)> on_init;
   std::function<void()> on_closed;  // the connection has ended; called on a transport thread
   // Whether the kernel may hold bytes that have not been written to us: from before the first
   // writable open is answered, and before what it creates is made, until the last one is released

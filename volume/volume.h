@@ -164,6 +164,9 @@ class Volume {
   // over must know is kept from now on, replies in the journal, opens in `opens` (null: not beyond
   // this process).
   virtual void BeginConnection(const Id128& connection, std::shared_ptr<OpenTable> opens) = 0;
+  // What an earlier server of that connection did and may not have answered; of a volume that was
+  // opened with it as the live one.
+  virtual std::vector<ReplyRecord> RecoveredReplies() = 0;
   // It has ended, and everything is released.
   virtual void EndConnection() = 0;
   // An open that a request asked for which is answered from its record: counted unless it was.

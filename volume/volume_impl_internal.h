@@ -94,6 +94,7 @@ class VolumeImpl final : public Volume {
   const Id128& id() const override { return options_.head.volume; }
   std::vector<InodeNumber> WritableOpens() override;
   void BeginConnection(const Id128& connection, std::shared_ptr<OpenTable> opens) override;
+  std::vector<ReplyRecord> RecoveredReplies() override { return head_->recovered_replies(); }
   void EndConnection() override { BeginConnection({}, nullptr); }
   void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) override;
   std::vector<OpenTable::Listed> ListOpens() override { return opens()->List(); }

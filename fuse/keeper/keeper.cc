@@ -1,7 +1,7 @@
-// One loop over three things: signals (signalfd: SIGTERM, SIGINT, SIGCHLD), the server's socket,
-// nothing else. Mounts happen in the loop; each unmount has a thread of its own, because umount2
-// writes back what is dirty through the server and may take long, or never end if the server dies:
-// then the loop aborts the connection, and umount2 returns.
+// One loop over two things: signals (signalfd: SIGTERM, SIGINT, SIGCHLD) and the server's socket.
+// Mounts happen in the loop; each unmount has a thread of its own, because umount2 writes back what
+// is dirty through the server and may take long, or never end if the server dies: then the loop
+// aborts the connection, and umount2 returns.
 //
 // Order at the end: server reaped -> connections aborted (fusectl, or the last close of /dev/fuse)
 // -> lazy unmounts -> unmount threads joined -> barrier helpers killed and reaped.
@@ -52,6 +52,9 @@ constexpr int kPrSetIoFlusher = 57;  // PR_SET_IO_FLUSHER, Linux 5.6
 constexpr std::string_view kKeeperOomScore = "-1000";
 constexpr std::string_view kServerOomScore = "-800";
 constexpr int kHelperReapTries = 200;  // 2 s
+constexpr int kMostFailedStarts = 12;  // in a row
+constexpr int64_t kFirstDelayMs = 50;
+constexpr int64_t kMostDelayMs = 5000;
 
 // Writes a kernel control file; false when it is not there or refuses.
 bool WriteControl(const char* path, std::string_view value) {
@@ -111,9 +114,9 @@ struct Mount {
   std::string dir;
   Device device;
   UniqueFd fuse;
-  std::string init;  // the kernel's INIT request, for a later takeover
-  uint32_t read_ahead_kib = 0;
-  uint64_t max_dirty_bytes = 0;
+  UniqueFd file;     // the server's memory that outlives it
+  std::string init;  // the kernel's INIT request, for who takes the mount over
+  MountRequest request;
 };
 
 class Keeper {
@@ -128,6 +131,7 @@ class Keeper {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Worker {
     std::thread thread;
     std::shared_ptr<std::atomic<bool>> done;
@@ -147,16 +151,19 @@ class Keeper {
       LogError("keeper_signalfd_failed", {{"errno", errno}});
       return false;
     }
+    return StartServer();
+  }
+
+  bool StartServer() {
     auto pair = Channel::MakePair();
     if (!pair) {
       LogError("keeper_socket_failed", {{"error", pair.error().ToString()}});
       return false;
     }
-    channel_ = std::move(pair->first);
-    return StartServer(std::move(pair->second));
-  }
-
-  bool StartServer(Channel end) {
+    channel_ = std::make_shared<Channel>(std::move(pair->first));
+    const Channel end = std::move(pair->second);
+    connected_ = true;
+    ready_ = false;
     std::vector<std::string> words = options_.server_command;
     words.push_back("--keeper-fd");
     words.push_back(fmt::format("{}", end.fd()));
@@ -194,56 +201,95 @@ class Keeper {
   }
 
   void Loop() {
-    bool connected = true;
-    while (!server_exited_) {
+    while (!done_) {
       pollfd fds[2] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
-                       {.fd = connected ? channel_.fd() : -1, .events = POLLIN, .revents = 0}};
-      if (::poll(fds, 2, -1) < 0 && errno != EINTR) {
+                       {.fd = connected_ ? channel_->fd() : -1, .events = POLLIN, .revents = 0}};
+      if (::poll(fds, 2, PollTimeoutMs()) < 0 && errno != EINTR) {
         LogError("keeper_poll_failed", {{"errno", errno}});
+        if (server_pid_ < 0) return;
         ::kill(server_pid_, SIGTERM);
         ::waitpid(server_pid_, &server_status_, 0);
         return;
       }
       if (fds[0].revents != 0) HandleSignals();
-      if (fds[1].revents != 0) connected = HandleOneMessage();
+      if (fds[1].revents != 0 && connected_) connected_ = HandleOneMessage();
+      if (server_pid_ < 0 && !done_ && Clock::now() >= start_at_ && !StartServer()) done_ = true;
       JoinFinishedWorkers();
     }
+  }
+
+  int PollTimeoutMs() const {
+    if (server_pid_ >= 0) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(start_at_ - Clock::now());
+    return static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
 
   void HandleSignals() {
     signalfd_siginfo info;
     while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
-      if (info.ssi_signo == SIGCHLD) continue;
-      LogInfo("keeper_stopping_server", {{"signal", info.ssi_signo}});
-      ::kill(server_pid_, SIGTERM);
+      if (info.ssi_signo != SIGCHLD) Stop(static_cast<int>(info.ssi_signo));
     }
     int status;
     pid_t pid;
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       if (pid == server_pid_) {
-        server_exited_ = true;
-        server_status_ = status;
+        HandleServerExit(status);
       } else {
         helpers_.erase(pid);
       }
     }
   }
 
+  // A server that is able to take over is told; to another the signal itself is passed on.
+  void Stop(int signal) {
+    LogInfo("keeper_stopping_server", {{"signal", signal}});
+    stopping_ = true;
+    if (server_pid_ < 0) {
+      done_ = true;
+    } else if (!ever_ready_) {
+      ::kill(server_pid_, SIGTERM);
+    } else {
+      const Message stop{.type = static_cast<uint16_t>(MessageType::kStop), .payload = {}};
+      IgnoreError(channel_->Send(stop), "it is gone: so be it");
+    }
+  }
+
+  void HandleServerExit(int status) {
+    server_pid_ = -1;
+    server_status_ = status;
+    connected_ = false;
+    if (stopping_ || !ever_ready_) {
+      done_ = true;
+      return;
+    }
+    failed_starts_ = ready_ ? 0 : failed_starts_ + 1;
+    LogWarning("keeper_server_gone", {{"status", status}, {"failed_starts", failed_starts_}});
+    if (failed_starts_ == kMostFailedStarts) {
+      LogError("keeper_gives_up");
+      done_ = true;
+      return;
+    }
+    const int64_t delay_ms =
+        failed_starts_ < 2 ? 0 : std::min(kFirstDelayMs << (failed_starts_ - 2), kMostDelayMs);
+    start_at_ = Clock::now() + std::chrono::milliseconds(delay_ms);
+  }
+
   // False at the end of the stream: the server is about to exit.
   bool HandleOneMessage() {
-    auto received = channel_.Receive();
+    auto received = channel_->Receive();
     if (!received) {
       LogWarning("keeper_bad_message", {{"error", received.error().ToString()}});
       return received.error().code() == ErrorCode::kInvalidArgument;
     }
     if (!*received) return false;
     const Message& message = (*received)->message;
+    UniqueFd& fd = (*received)->fd;
     switch (static_cast<MessageType>(message.type)) {
       case MessageType::kHello:
         Reply(message, EncodePid(static_cast<uint32_t>(::getpid())));
         break;
       case MessageType::kMount:
-        HandleMount(message);
+        HandleMount(message, std::move(fd));
         break;
       case MessageType::kUnmount:
         HandleUnmount(message);
@@ -254,6 +300,18 @@ class Keeper {
       case MessageType::kSaveInit:
         HandleSaveInit(message);
         break;
+      case MessageType::kList:
+        HandleList(message);
+        break;
+      case MessageType::kTake:
+      case MessageType::kTakeFile:
+      case MessageType::kAbandon:
+        HandleConnection(message);
+        break;
+      case MessageType::kReady:
+        ready_ = ever_ready_ = true;
+        Reply(message, {});
+        break;
       default:
         Fail(message, EOPNOTSUPP, "no such message");
     }
@@ -261,22 +319,30 @@ class Keeper {
   }
 
   void Reply(const Message& request, std::string payload, int fd = -1) {
+    Reply(*channel_, request, std::move(payload), fd);
+  }
+  void Fail(const Message& request, int error, std::string text) {
+    Fail(*channel_, request, error, std::move(text));
+  }
+
+  static void Reply(const Channel& channel, const Message& request, std::string payload,
+                    int fd = -1) {
     const Message reply{.type = static_cast<uint16_t>(request.type | kReplyBit),
                         .id = request.id,
                         .error = 0,
                         .payload = std::move(payload)};
-    IgnoreError(channel_.Send(reply, fd), "the server is gone: its exit is handled by the loop");
+    IgnoreError(channel.Send(reply, fd), "the server is gone: its exit is handled by the loop");
   }
 
-  void Fail(const Message& request, int error, std::string text) {
+  static void Fail(const Channel& channel, const Message& request, int error, std::string text) {
     const Message reply{.type = static_cast<uint16_t>(request.type | kReplyBit),
                         .id = request.id,
                         .error = static_cast<uint32_t>(error),
                         .payload = std::move(text)};
-    IgnoreError(channel_.Send(reply), "the server is gone: its exit is handled by the loop");
+    IgnoreError(channel.Send(reply), "the server is gone: its exit is handled by the loop");
   }
 
-  void HandleMount(const Message& message) {
+  void HandleMount(const Message& message, UniqueFd file) {
     const auto request = MountRequest::Decode(message.payload);
     if (!request) return Fail(message, EPROTO, request.error().message());
     DetachDeadMounts(request->dir);
@@ -329,9 +395,9 @@ class Keeper {
       mounts_[request->connection] = Mount{.dir = request->dir,
                                            .device = *device,
                                            .fuse = std::move(fuse),
+                                           .file = std::move(file),
                                            .init = {},
-                                           .read_ahead_kib = request->read_ahead_kib,
-                                           .max_dirty_bytes = request->max_dirty_bytes};
+                                           .request = *request};
     }
     LogInfo("keeper_mounted", {{"dir", request->dir}, {"device", device->minor}});
     Reply(message,
@@ -352,19 +418,20 @@ class Keeper {
       device = found->second.device;
     }
     auto done = std::make_shared<std::atomic<bool>>(false);
-    std::thread thread([this, message, request = *request, dir, device, done] {
-      Unmount(message, request, dir, device);
+    // The answer is for this server, should another have come by then.
+    std::thread thread([this, channel = channel_, message, request = *request, dir, device, done] {
+      Unmount(*channel, message, request, dir, device);
       done->store(true);
     });
     workers_.push_back(Worker{.thread = std::move(thread), .done = std::move(done)});
   }
 
-  void Unmount(const Message& message, const UnmountRequest& request, const std::string& dir,
-               const Device& device) {
+  void Unmount(const Channel& channel, const Message& message, const UnmountRequest& request,
+               const std::string& dir, const Device& device) {
     int error = 0;
     if (DeviceOf(dir) != device) {
       if (IsMountedAnywhere(device)) {
-        return Fail(message, EBUSY,
+        return Fail(channel, message, EBUSY,
                     fmt::format("cannot unmount {}: something else is mounted over it, or it was "
                                 "moved: unmount that, or move it back, first",
                                 dir));
@@ -377,7 +444,7 @@ class Keeper {
       }
     }
     if (error != 0) {
-      return Fail(message, error,
+      return Fail(channel, message, error,
                   fmt::format("cannot unmount {}: {}{}", dir, std::strerror(error),
                               error == EBUSY
                                   ? ": a process works in it or has a file open there; end it, or "
@@ -391,7 +458,7 @@ class Keeper {
       mounts_.erase(request.connection);
     }
     LogInfo("keeper_unmounted", {{"dir", dir}});
-    Reply(message, {});
+    Reply(channel, message, {});
   }
 
   void HandleStartBarrier(const Message& message) {
@@ -404,8 +471,50 @@ class Keeper {
     Reply(message, EncodePid(static_cast<uint32_t>(pid)), pair->first.fd());
   }
 
-  // INIT has been answered: from now on the bdi is ours to tune (the answer itself lowers its
-  // read-ahead).
+  void HandleList(const Message& message) {
+    std::vector<Id128> connections;
+    MutexLock lock(mutex_);
+    for (const auto& [connection, mount] : mounts_) connections.push_back(connection);
+    Reply(message, EncodeConnections(connections));
+  }
+
+  void HandleConnection(const Message& message) {
+    const auto connection = DecodeConnection(message.payload);
+    if (!connection) return Fail(message, EPROTO, connection.error().message());
+    MutexLock lock(mutex_);
+    const auto found = mounts_.find(*connection);
+    if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
+    const Mount& mount = found->second;
+    switch (static_cast<MessageType>(message.type)) {
+      case MessageType::kTake:
+        return Reply(message,
+                     TakeReply{.device_major = mount.device.major,
+                               .device_minor = mount.device.minor,
+                               .init = mount.init,
+                               .mount = mount.request}
+                         .Encode(),
+                     mount.fuse.get());
+      case MessageType::kTakeFile:
+        if (!mount.file.valid()) return Fail(message, ENOENT, "no file came with that mount");
+        return Reply(message, {}, mount.file.get());
+      default:
+        Abandon(found->second);
+        mounts_.erase(found);
+        return Reply(message, {});
+    }
+  }
+
+  // Nobody serves it any more: whoever waits for an answer gets an error instead.
+  void Abandon(Mount& mount) {
+    LogWarning("keeper_aborting_connection", {{"dir", mount.dir}});
+    WriteControl(fmt::format("/sys/fs/fuse/connections/{}/abort", mount.device.minor).c_str(), "1");
+    mount.fuse.Reset();  // the last fd of the connection: aborts it where fusectl is not mounted
+    if (DeviceOf(mount.dir) == mount.device) {
+      ::umount2(mount.dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+    }
+  }
+
+  // Once INIT has been answered the bdi is ours to tune (the answer itself lowers its read-ahead).
   void HandleSaveInit(const Message& message) {
     auto request = SaveInitRequest::Decode(message.payload);
     if (!request) return Fail(message, EPROTO, request.error().message());
@@ -415,14 +524,16 @@ class Keeper {
       if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
       Mount& mount = found->second;
       mount.init = std::move(request->init);
+      const uint32_t read_ahead_kib = request->answered ? mount.request.read_ahead_kib : 0;
+      const uint64_t max_dirty_bytes = request->answered ? mount.request.max_dirty_bytes : 0;
       const std::string bdi =
           fmt::format("/sys/class/bdi/{}:{}/", mount.device.major, mount.device.minor);
-      if (mount.read_ahead_kib != 0 &&
-          !WriteControl((bdi + "read_ahead_kb").c_str(), fmt::format("{}", mount.read_ahead_kib))) {
+      if (read_ahead_kib != 0 &&
+          !WriteControl((bdi + "read_ahead_kb").c_str(), fmt::format("{}", read_ahead_kib))) {
         LogWarning("keeper_read_ahead_unchanged", {{"dir", mount.dir}});
       }
-      if (mount.max_dirty_bytes != 0 &&
-          !WriteControl((bdi + "max_bytes").c_str(), fmt::format("{}", mount.max_dirty_bytes))) {
+      if (max_dirty_bytes != 0 &&
+          !WriteControl((bdi + "max_bytes").c_str(), fmt::format("{}", max_dirty_bytes))) {
         LogWarning("keeper_dirty_limit_unchanged", {{"dir", mount.dir}});
       }
     }
@@ -446,15 +557,7 @@ class Keeper {
       MutexLock lock(mutex_);
       left.swap(mounts_);
     }
-    for (auto& [connection, mount] : left) {
-      LogWarning("keeper_aborting_connection", {{"dir", mount.dir}});
-      WriteControl(fmt::format("/sys/fs/fuse/connections/{}/abort", mount.device.minor).c_str(),
-                   "1");
-      mount.fuse.Reset();  // the last fd of the connection: aborts it where fusectl is not mounted
-      if (DeviceOf(mount.dir) == mount.device) {
-        ::umount2(mount.dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
-      }
-    }
+    for (auto& [connection, mount] : left) Abandon(mount);
     for (Worker& worker : workers_) worker.thread.join();
     for (const pid_t pid : helpers_) ::kill(pid, SIGKILL);
     // A bound, since nobody may hang: what is left after it is reaped by init.
@@ -474,9 +577,15 @@ class Keeper {
 
   const KeeperOptions options_;
   UniqueFd signals_;
-  Channel channel_;
-  pid_t server_pid_ = -1;
-  bool server_exited_ = false;
+  std::shared_ptr<Channel> channel_;  // to the server that runs, or ran last
+  pid_t server_pid_ = -1;             // -1: none runs
+  bool connected_ = false;            // to that server
+  bool ready_ = false;                // that server serves
+  bool ever_ready_ = false;           // some server has been: deaths are followed by another one
+  bool stopping_ = false;
+  bool done_ = false;
+  int failed_starts_ = 0;  // in a row
+  Clock::time_point start_at_;
   int server_status_ = 0;
   std::set<pid_t> helpers_;
   std::list<Worker> workers_;  // unmounts in flight; the loop's thread only

@@ -2,10 +2,14 @@
 // storage code is linked into it, so it outlives what kills a server; the kernel keeps a connection
 // alive as long as one process holds its fd.
 //
-//   server exits         -> every connection left is aborted and unmounted (nobody hangs), the
-//   keeper exits with the server's code server is killed     -> the same; the exit code is 128 +
-//   the signal keeper gets SIGTERM  -> SIGTERM to the server, then as above keeper is killed     ->
-//   the server sees the end of its socket, unmounts and stops
+//   server exits or is killed, and said READY once -> it is started again, and takes the mounts
+//   over it does so before it was ever READY            -> every connection left is aborted and
+//                                                     unmounted (nobody hangs), the keeper exits
+//                                                     with the server's code, or 128 + the signal
+//   it cannot be started any more                  -> the same
+//   keeper gets SIGTERM or SIGINT                  -> the server is told to stop, then the same
+//   keeper is killed                               -> the server sees the end of its socket,
+//                                                     unmounts and stops
 #pragma once
 
 #include <string>

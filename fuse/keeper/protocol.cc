@@ -71,6 +71,8 @@ std::string MountRequest::Encode() const {
   writer.U64(max_dirty_bytes);
   writer.U16(static_cast<uint16_t>(dir.size()));
   writer.Bytes(dir);
+  writer.U16(static_cast<uint16_t>(cookie.size()));
+  writer.Bytes(cookie);
   return out;
 }
 
@@ -84,8 +86,10 @@ Result<MountRequest> MountRequest::Decode(std::string_view payload) {
   const uint32_t reserved = reader.U32();
   request.max_dirty_bytes = reader.U64();
   request.dir = reader.Bytes(reader.U16());
-  if (!reader.done() || reserved != 0 || request.connection.is_zero() ||
-      (request.flags & ~kKnownMountFlags) != 0 || !IsAbsolutePath(request.dir)) {
+  request.cookie = reader.Bytes(reader.U16());
+  if (!reader.done() || request.cookie.size() > kMaxCookieBytes || reserved != 0 ||
+      request.connection.is_zero() || (request.flags & ~kKnownMountFlags) != 0 ||
+      !IsAbsolutePath(request.dir)) {
     return Malformed("MOUNT");
   }
   return request;
@@ -130,6 +134,7 @@ std::string SaveInitRequest::Encode() const {
   std::string out;
   ByteWriter writer(out);
   writer.Bytes(connection.view());
+  writer.U32(answered ? 1 : 0);
   writer.U32(static_cast<uint32_t>(init.size()));
   writer.Bytes(init);
   return out;
@@ -139,9 +144,58 @@ Result<SaveInitRequest> SaveInitRequest::Decode(std::string_view payload) {
   ByteReader reader(payload);
   SaveInitRequest request;
   request.connection = ReadId(reader);
+  const uint32_t flags = reader.U32();
+  request.answered = flags == 1;
   request.init = reader.Bytes(reader.U32());
-  if (!reader.done()) return Malformed("SAVE_INIT");
+  if (!reader.done() || flags > 1) return Malformed("SAVE_INIT");
   return request;
+}
+
+std::string EncodeConnections(const std::vector<Id128>& connections) {
+  std::string out;
+  ByteWriter writer(out);
+  writer.U32(static_cast<uint32_t>(connections.size()));
+  for (const Id128& connection : connections) writer.Bytes(connection.view());
+  return out;
+}
+
+Result<std::vector<Id128>> DecodeConnections(std::string_view payload) {
+  ByteReader reader(payload);
+  const uint32_t count = reader.U32();
+  if (!reader.ok() || reader.remaining() != count * sizeof(Id128)) return Malformed("LIST");
+  std::vector<Id128> connections;
+  for (uint32_t i = 0; i < count; ++i) connections.push_back(ReadId(reader));
+  return connections;
+}
+
+std::string EncodeConnection(const Id128& connection) { return std::string(connection.view()); }
+
+Result<Id128> DecodeConnection(std::string_view payload) {
+  ByteReader reader(payload);
+  const Id128 connection = ReadId(reader);
+  if (!reader.done()) return Malformed("connection");
+  return connection;
+}
+
+std::string TakeReply::Encode() const {
+  std::string out;
+  ByteWriter writer(out);
+  writer.U32(device_major);
+  writer.U32(device_minor);
+  writer.U32(static_cast<uint32_t>(init.size()));
+  writer.Bytes(init);
+  writer.Bytes(mount.Encode());
+  return out;
+}
+
+Result<TakeReply> TakeReply::Decode(std::string_view payload) {
+  ByteReader reader(payload);
+  TakeReply reply{
+      .device_major = reader.U32(), .device_minor = reader.U32(), .init = {}, .mount = {}};
+  reply.init = reader.Bytes(reader.U32());
+  if (!reader.ok()) return Malformed("reply to TAKE");
+  reply.mount = CAIRN_TRY(MountRequest::Decode(reader.Bytes(reader.remaining())));
+  return reply;
 }
 
 std::string EncodePid(uint32_t pid) {

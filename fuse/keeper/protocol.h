@@ -17,6 +17,7 @@ inline constexpr uint16_t kKeeperVersion = 1;
 inline constexpr size_t kMaxMessageBytes = 65536;
 inline constexpr size_t kMaxBarrierInodes = 4096;
 inline constexpr size_t kMaxMountDirBytes = 4095;
+inline constexpr size_t kMaxCookieBytes = 1024;
 inline constexpr int kBarrierHelperFd = 3;
 
 enum class MessageType : uint16_t {
@@ -25,6 +26,12 @@ enum class MessageType : uint16_t {
   kUnmount = 3,
   kStartBarrier = 4,
   kSaveInit = 5,
+  kList = 6,
+  kTake = 7,
+  kTakeFile = 8,
+  kAbandon = 9,
+  kReady = 10,
+  kStop = 11,
   kBarrier = 32,
 };
 inline constexpr uint16_t kReplyBit = 0x8000;
@@ -53,7 +60,8 @@ struct MountRequest {
   uint32_t max_read_bytes = 0;
   uint32_t read_ahead_kib = 0;
   uint64_t max_dirty_bytes = 0;
-  std::string dir;  // absolute
+  std::string dir;     // absolute
+  std::string cookie;  // the server's own, for who takes the mount over
 
   std::string Encode() const;
   static Result<MountRequest> Decode(std::string_view payload);
@@ -75,9 +83,27 @@ struct UnmountRequest {
 
 struct SaveInitRequest {
   Id128 connection;
+  bool answered = false;
   std::string init;
   std::string Encode() const;
   static Result<SaveInitRequest> Decode(std::string_view payload);
+};
+
+// Payload of the reply to LIST.
+std::string EncodeConnections(const std::vector<Id128>& connections);
+Result<std::vector<Id128>> DecodeConnections(std::string_view payload);
+
+// Payload of TAKE, TAKE_FILE and ABANDON.
+std::string EncodeConnection(const Id128& connection);
+Result<Id128> DecodeConnection(std::string_view payload);
+
+struct TakeReply {
+  uint32_t device_major = 0;
+  uint32_t device_minor = 0;
+  std::string init;  // the kernel's request; empty: it has not come yet
+  MountRequest mount;
+  std::string Encode() const;
+  static Result<TakeReply> Decode(std::string_view payload);
 };
 
 // Payload of the replies to HELLO and START_BARRIER.

@@ -73,6 +73,7 @@ class MemoryVolume final : public Volume {
   std::vector<InodeNumber> WritableOpens() override;
   // It does not outlive its process, and no connection to it does.
   void BeginConnection(const Id128&, std::shared_ptr<OpenTable>) override {}
+  std::vector<ReplyRecord> RecoveredReplies() override { return {}; }
   void EndConnection() override {}
   void CountOpen(const OpContext& ctx, InodeNumber ino, bool writable) override;
   std::vector<OpenTable::Listed> ListOpens() override;

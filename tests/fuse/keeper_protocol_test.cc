@@ -129,6 +129,29 @@ TEST(KeeperProtocol, SmallMessagesSurviveARoundTrip) {
       SaveInitRequest::Decode(SaveInitRequest{.connection = id, .init = "abc"}.Encode());
   ASSERT_TRUE(init.has_value());
   EXPECT_EQ(init->init, "abc");
+  EXPECT_FALSE(init->answered);
+  MountRequest mount;
+  mount.connection = id;
+  mount.dir = "/m";
+  mount.cookie = "cookie";
+  const TakeReply take{.device_major = 1, .device_minor = 2, .init = "abc", .mount = mount};
+  const auto taken = TakeReply::Decode(take.Encode());
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->init, "abc");
+  EXPECT_EQ(taken->mount.dir, "/m");
+  EXPECT_EQ(taken->mount.cookie, "cookie");
+  EXPECT_EQ(taken->device_minor, 2u);
+  for (size_t length = 0; length < take.Encode().size(); ++length) {
+    EXPECT_FALSE(TakeReply::Decode(take.Encode().substr(0, length)).has_value()) << length;
+  }
+  mount.cookie = std::string(kMaxCookieBytes + 1, 'x');
+  EXPECT_FALSE(MountRequest::Decode(mount.Encode()).has_value());
+  const std::vector<Id128> connections = {id, Id128::Random()};
+  EXPECT_EQ(DecodeConnections(EncodeConnections(connections)).value_or(std::vector<Id128>()),
+            connections);
+  EXPECT_FALSE(DecodeConnections(EncodeConnections(connections).substr(1)).has_value());
+  EXPECT_EQ(DecodeConnection(EncodeConnection(id)).value_or(Id128()), id);
+  EXPECT_FALSE(DecodeConnection("short").has_value());
   const auto mounted =
       MountReply::Decode(MountReply{.device_major = 1, .device_minor = 2}.Encode());
   ASSERT_TRUE(mounted.has_value());

@@ -1,20 +1,26 @@
-// mount_server DIR [--journal DIR | --write-delay-ms N] [--quota-bytes N] [--no-writeback]
-// --keeper-fd N: what the mount tests run under a real keeper: a volume in memory, or a real one
-// with its journal, mounted on DIR, ruled by lines on stdin, one line of answer each on stdout. It
-// exists because a process that serves /dev/fuse must not use its own mount.
+// mount_server DIR [--journal DIR [--take-over] | --write-delay-ms N] [--quota-bytes N]
+// [--reply-delay-us N] [--no-writeback] --keeper-fd N: what the mount tests run under a real
+// keeper: a volume in memory, or a real one with its journal, mounted on DIR, ruled by lines on
+// stdin, one line of answer each on stdout. It exists because a process that serves /dev/fuse must
+// not use its own mount.
 //
 //   barrier, unmount, unmount-lazy, mount-again, quit    -> ok, or error and why
 //   opens, dirty-opens                                    -> a number
 //   fail-writes 0|1, fail-syncs 0|1, sync-count, last-request (of a volume in memory)
+//   hand-over                  -> exits in the middle of everything (--take-over)
+//   resends                    -> opcode:seen:answered ... (--take-over)
 //   stat PATH                  -> ino size mtime_ns ctime_ns mode nlink
 //   read PATH, read-inode N    -> x and the content in hex
+#include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -77,8 +83,12 @@ struct Served {
   std::unique_ptr<Volume> volume;
   MemoryVolume* memory = nullptr;
 
-  Status OpenJournal(const std::string& dir, uint64_t quota_bytes) {
+  Status OpenJournal(const std::string& dir, uint64_t quota_bytes, const TakenMount* taken) {
     VolumeOptions options;
+    if (taken != nullptr) {
+      options.head.live_connection = taken->request.connection;
+      options.opens = CAIRN_TRY(MountedVolume::OpensOf(*taken));
+    }
     options.head.volume.bytes.fill(7);
     options.head.realm.bytes.fill(9);
     options.head.dir = dir;
@@ -106,6 +116,17 @@ Result<std::string> Answer(KeeperClient& keeper, Served& served, MountedVolume& 
   if (verb == "unmount" || verb == "unmount-lazy") {
     CAIRN_TRY(mounted.Unmount(verb == "unmount-lazy"));
     return "ok";
+  }
+  if (verb == "hand-over") {
+    mounted.HandOver();
+    ::_exit(0);
+  }
+  if (verb == "resends") {
+    std::string all = "resends";
+    for (const auto& [opcode, count] : mounted.resends()) {
+      all += fmt::format(" {}:{}:{}", opcode, count.seen, count.answered);
+    }
+    return all;
   }
   if (verb == "opens") return std::to_string(volume.GetStatus().open_handles);
   if (verb == "dirty-opens") return std::to_string(volume.WritableOpens().size());
@@ -161,14 +182,21 @@ int Serve(int argc, char** argv) {
   MemoryVolumeOptions volume_options;
   std::string journal_dir;
   int keeper_fd = -1;
+  bool take_over = false;
   options.dir = argv[1];
   for (int i = 2; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "--no-writeback") options.writeback_cache = false;
+    if (word == "--take-over") take_over = true;
     if (i + 1 == argc) break;
     if (word == "--write-delay-ms") {
       volume_options.before_write = [ms = std::atoi(argv[i + 1])] {
         std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+      };
+    }
+    if (word == "--reply-delay-us") {
+      options.before_reply = [us = std::atoi(argv[i + 1])] {
+        std::this_thread::sleep_for(std::chrono::microseconds(us));
       };
     }
     if (word == "--quota-bytes")
@@ -179,33 +207,51 @@ int Serve(int argc, char** argv) {
   // A lost keeper ends the program like the end of stdin: the destructors unmount.
   const UniqueFd stop_event(::eventfd(0, EFD_CLOEXEC));
   const auto stop = [&stop_event] { ::eventfd_write(stop_event.get(), 1); };
+  auto keeper = KeeperClient::Connect(UniqueFd(keeper_fd), stop);
+  if (!keeper) {
+    std::cout << "error " << keeper.error().ToString() << std::endl;
+    return 3;
+  }
+  std::optional<TakenMount> taken;
+  if (const auto mounts = (*keeper)->ListMounts(); take_over && mounts && !mounts->empty()) {
+    auto mount = (*keeper)->Take(mounts->front());
+    if (!mount) {
+      std::cout << "error " << mount.error().ToString() << std::endl;
+      return 6;
+    }
+    taken = *std::move(mount);
+  }
   Served served;
   if (journal_dir.empty()) {
     auto memory = std::make_unique<MemoryVolume>(volume_options);
     served.memory = memory.get();
     served.volume = std::move(memory);
   } else {
-    const Status opened = served.OpenJournal(journal_dir, volume_options.quota_bytes);
+    const Status opened =
+        served.OpenJournal(journal_dir, volume_options.quota_bytes, taken ? &*taken : nullptr);
     if (!opened) {
       std::cout << "error " << opened.error().ToString() << std::endl;
       return 5;
     }
   }
-  auto keeper = KeeperClient::Connect(UniqueFd(keeper_fd), stop);
-  if (!keeper) {
-    std::cout << "error " << keeper.error().ToString() << std::endl;
-    return 3;
-  }
-  auto mounted = MountedVolume::Mount(**keeper, *served.volume, options);
+  auto mounted = taken
+                     ? MountedVolume::TakeOver(**keeper, *served.volume, *std::move(taken), options)
+                     : MountedVolume::Mount(**keeper, *served.volume, options);
   if (!mounted) {
     std::cout << "error " << mounted.error().ToString() << std::endl;
     return 4;
   }
+  if (take_over && !(*keeper)->Ready()) return 7;
   std::cout << "ready " << ::getpid() << ' ' << (*keeper)->keeper_pid() << std::endl;
   std::string line;
   while (NextLine(stop_event.get(), line) && line != "quit") {
     const Result<std::string> answer = Answer(**keeper, served, **mounted, line);
     std::cout << (answer ? *answer : "error " + answer.error().ToString()) << std::endl;
+  }
+  if (take_over) {  // else the keeper would start the next
+    ::kill(static_cast<pid_t>((*keeper)->keeper_pid()), SIGTERM);
+    pollfd stopped{.fd = stop_event.get(), .events = POLLIN, .revents = 0};
+    ::poll(&stopped, 1, -1);
   }
   return 0;
 }

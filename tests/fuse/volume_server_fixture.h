@@ -40,7 +40,7 @@ class VolumeServerTest : public testing::Test {
     VolumeServerOptions options;
     options.connection = connection_;
     options.writeback_cache = writeback_cache;
-    options.on_init = [this](std::string_view init) { saved_init_ = init; };
+    options.on_init = [this](std::string_view init, bool) { saved_init_ = init; };
     options.on_closed = [this] { ++closed_; };
     options.on_writers = [this](bool writers) {
       EXPECT_NE(has_writers_.exchange(writers), writers);
@@ -67,7 +67,7 @@ class VolumeServerTest : public testing::Test {
                                                    DeviceTransportOptions{.threads = 2});
     VolumeServerOptions options;
     options.connection = connection_;
-    options.on_init = [this](std::string_view init) { saved_init_ = init; };
+    options.on_init = [this](std::string_view init, bool) { saved_init_ = init; };
     options.on_writers = [this](bool writers) { has_writers_ = writers; };
     for (ReplyRecord& reply : replies) reply.connection = connection_;
     options.replies = std::move(replies);
