@@ -14,6 +14,7 @@
 
 #include "catalog/keys.h"
 #include "catalog/records.h"
+#include "gc/absent_blocks.h"
 #include "gc/owners.h"
 #include "gc/root_set.h"
 #include "store/base/log.h"
@@ -202,6 +203,7 @@ void Scrubber::RunPass() {
       next_naming_ns_ = ended_ns + kNamingShare * (ended_ns - begun_ns);
     }
   }
+  if (!Interrupted()) LookForAbsentBlocks();
   {
     MutexLock lock(mutex_);
     if (stop_pass_) {
@@ -290,7 +292,58 @@ void Scrubber::AddFindings(const LocalBlockStore::Verification::Step& step) {
   }
 }
 
+void Scrubber::LookForAbsentBlocks() {
+  const auto pace = [this](uint64_t bytes) { return Pace(bytes); };
+  const auto roots = ReadRootSet(catalog_);
+  if (!roots) {
+    LogError("scrub_roots_unreadable", {{"error", roots.error().ToString()}});
+    return;
+  }
+  AbsentBlocks absent =
+      FindAbsentBlocks(store_, *roots, {.pace = pace, .most = options_.max_findings});
+  if (!absent.complete && !Interrupted()) LogError("scrub_absent_blocks_unknown", {});
+  if (absent.blocks.empty()) return;
+  // Not what has been deleted and collected since.
+  const auto now = ReadRootSet(catalog_);
+  if (!now) return LogError("scrub_roots_unreadable", {{"error", now.error().ToString()}});
+  std::vector<std::vector<Address>> hurt;
+  for (const AbsentBlocks::Absent& block : absent.blocks) hurt.push_back({block.ref.address});
+  const Owners owners = OwnersOf(catalog_, store_, *now, hurt, {.pace = pace});
+  if (!owners.complete) return;
+  MutexLock lock(mutex_);
+  catalog::ScrubPass& pass = *state_.mutable_current();
+  for (size_t i = 0; i < absent.blocks.size(); ++i) {
+    const auto& [realm, ref] = absent.blocks[i];
+    if (owners.of_damage[i].empty()) continue;
+    const bool known = std::ranges::any_of(pass.findings(), [&](const auto& finding) {
+      return finding.address() == ref.address.view() && finding.pack().empty();
+    });
+    if (known) continue;
+    LogError("scrub_found", {{"block", ref.address.ToHex()}, {"what", "block is in no pack"}});
+    unnamed_ = true;
+    owners_known_ = false;
+    pass.set_damaged_blocks(pass.damaged_blocks() + 1);
+    if (static_cast<size_t>(pass.findings_size()) >= options_.max_findings) {
+      pass.set_findings_left_off(pass.findings_left_off() + 1);
+      continue;
+    }
+    catalog::ScrubFinding& finding = *pass.add_findings();
+    finding.set_realm(std::string(realm.view()));
+    finding.set_where("block " + ref.address.ToHex());
+    finding.set_what("block is in no pack");
+    finding.set_address(std::string(ref.address.view()));
+    finding.set_absent(ref.Encode());
+  }
+  pass.set_damaged_blocks(pass.damaged_blocks() + absent.left_off);
+  pass.set_findings_left_off(pass.findings_left_off() + absent.left_off);
+}
+
 Result<bool> Scrubber::IsResolved(const catalog::ScrubFinding& finding) {
+  if (!finding.absent().empty()) {
+    BlockRef ref = CAIRN_TRY(BlockRef::Decode(finding.absent()));
+    ref.realm = RealmTag::kOwn;  // of the realm that is named
+    return store_.Contains(Id128::FromView(finding.realm()), ref);
+  }
   if (finding.pack().size() != 16 || finding.realm().size() != 16) return false;
   const Id128 pack = Id128::FromView(finding.pack());
   if (!store_.HasPack(pack)) return true;

@@ -78,6 +78,9 @@ class Scrubber {
   void RunPass();
   void VerifyPack(const Id128& pack, uint64_t from_offset);
   void AddFindings(const LocalBlockStore::Verification::Step& step);
+  // What something refers to and no pack has: a pack that was lost, or cut short, while nobody
+  // served the directory.
+  void LookForAbsentBlocks();
   void NameOwners();
   void NameOrganizations(const catalog::ScrubPass& pass,
                          std::vector<std::vector<std::string>>& owners);

@@ -157,3 +157,15 @@ for _ in $(seq 300); do
 done
 expect "$(field .state) $(field .last_pass)" "finished $((pass + 1))" "the pass after kill -9, by itself"
 echo "ok   goes on by itself"
+
+# A pack that goes while nobody serves the directory: the index is made again without it, and only what refers to its blocks knows of it.
+kill_daemon
+rm "$(find "$data/packs" -name '*.pack' -size +1M | head -1)"
+serve
+scrub 5 --wait --rate-mb 1000
+jq -e '[.findings[] | select(.what == "block is in no pack" and (.owners | length) > 0)] | length > 0' "$work/scrub" >/dev/null ||
+  fail "a pack that was lost is not missed: $(cut -c1-500 "$work/scrub")"
+kill_daemon
+serve
+scrub 5 --wait --rate-mb 1000
+echo "ok   a pack that was lost while nobody served is missed, by every pass"

@@ -448,6 +448,63 @@ TEST_F(ScrubTest, MissingPackNamesAllItsOwners) {
   EXPECT_EQ(report.findings[0].owners.size(), lost);
 }
 
+TEST_F(ScrubTest, APackThatWasLostWhileNobodyServedIsFoundByWhatItLacks) {
+  Fill(12);
+  for (size_t i = 0; i < refs_.size(); ++i) AddMemory("snap_" + std::to_string(i), refs_[i]);
+  const auto [path, frame] = FrameOf(6);
+  const std::string bytes = ReadHostFile(path);
+  std::set<std::string> lost;
+  for (const BlockRef& ref : refs_) {
+    if (bytes.find(ref.address.view()) != std::string::npos) {
+      lost.insert("block " + ref.address.ToHex());
+    }
+  }
+  EXPECT_GT(lost.size(), 1u);
+  world_.Close();
+  std::filesystem::remove(path);
+  world_.Open();
+  for (int pass = 0; pass < 2; ++pass) {  // the index knows nothing of it any more, in any of them
+    const ScrubReport report = Scrub();
+    ASSERT_EQ(report.findings.size(), lost.size());
+    EXPECT_EQ(report.pass.damaged_blocks(), lost.size());
+    for (const ScrubReport::Finding& finding : report.findings) {
+      EXPECT_TRUE(lost.contains(finding.where));
+      EXPECT_EQ(finding.what, "block is in no pack");
+      EXPECT_EQ(finding.owners.size(), 1u);
+      EXPECT_FALSE(finding.resolved);
+    }
+  }
+  // Written again: whole again.
+  for (const std::string& plain : plains_) world_.Put(world_.realm_a, plain);
+  const auto healed = scrubber_->Report();
+  ASSERT_TRUE(healed);
+  for (const ScrubReport::Finding& finding : healed->findings) EXPECT_TRUE(finding.resolved);
+  EXPECT_TRUE(Scrub().findings.empty());
+}
+
+TEST_F(ScrubTest, APackThatWasCutShortIsFoundByWhatItLacks) {
+  Fill(12);
+  for (size_t i = 0; i < refs_.size(); ++i) AddMemory("snap_" + std::to_string(i), refs_[i]);
+  const auto [path, frame] = FrameOf(6);
+  world_.Close();
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) / 2);
+  world_.Open();
+  const ScrubReport report = Scrub();
+  EXPECT_GT(report.findings.size(), 0u);
+  EXPECT_EQ(report.findings[0].what, "block is in no pack");
+}
+
+TEST_F(ScrubTest, WhatNothingRefersToIsNotMissed) {
+  Fill(12);
+  AddMemory("snap_0", refs_[0]);
+  const auto [path, frame] = FrameOf(6);
+  ASSERT_NE(FrameOf(0).first, path);
+  world_.Close();
+  std::filesystem::remove(path);
+  world_.Open();
+  EXPECT_TRUE(Scrub().findings.empty());
+}
+
 TEST_F(ScrubTest, FindingsAreBounded) {
   Fill(30);
   options_.max_findings = 4;
