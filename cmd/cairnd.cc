@@ -1,6 +1,8 @@
 // cairnd: the server process. Without --keeper-fd it becomes the keeper, which starts it again with
 // one (fuse/keeper/keeper.h). Then: signals are blocked for all threads -> keeper -> Daemon::Start
-// -> "ready" -> wait for SIGTERM, SIGINT or the keeper's end -> Daemon::Stop.
+// -> "ready" -> wait. Told to stop by the keeper, or at its end: Daemon::Stop. SIGTERM to this very
+// process: Daemon::HandOver, and the keeper starts the next. SIGINT is the keeper's, which a
+// terminal sends it too.
 #include <errno.h>
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
@@ -24,6 +26,7 @@ namespace {
 
 constexpr int kExitFailed = 1;
 constexpr int kExitUsage = 64;
+constexpr int kStopSignal = SIGUSR1;  // sent by this process to itself
 
 int Fail(const cairn::Error& error) {
   std::string text = error.message().empty() ? error.ToString() : error.message();
@@ -62,19 +65,21 @@ int Run(const cairn::DaemonOptions& options, int keeper_fd) {
   sigset_t signals;
   ::sigemptyset(&signals);
   ::sigaddset(&signals, SIGTERM);
-  ::sigaddset(&signals, SIGINT);
+  ::sigaddset(&signals, kStopSignal);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::signal(SIGINT, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
   ::umask(0077);  // RocksDB makes its files with 0644: everything here is its owner's alone
 
-  auto keeper = cairn::KeeperClient::Connect(cairn::UniqueFd(keeper_fd), [] {
-    cairn::LogError("keeper_lost");
-    ::kill(::getpid(), SIGTERM);
-  });
+  auto keeper = cairn::KeeperClient::Connect(cairn::UniqueFd(keeper_fd),
+                                             [] { ::kill(::getpid(), kStopSignal); });
   if (!keeper) return Fail(keeper.error());
   auto daemon = cairn::Daemon::Start(options, **keeper);
   if (!daemon) return Fail(daemon.error());
+  if (const auto told = (*keeper)->Ready(); !told) {
+    cairn::LogWarning("keeper_not_told", {{"error", told.error().ToString()}});
+  }
   cairn::LogInfo("ready",
                  {{"pid", ::getpid()},
                   {"data", options.data_dir},
@@ -83,8 +88,9 @@ int Run(const cairn::DaemonOptions& options, int keeper_fd) {
   int signal_number = 0;
   while (::sigwait(&signals, &signal_number) != 0) {
   }
-  cairn::LogInfo("stopping", {{"signal", signal_number}});
-  (*daemon)->Stop();
+  const bool hand_over = signal_number != kStopSignal && !(*keeper)->lost();
+  cairn::LogInfo(hand_over ? "handing_over" : "stopping", {{"signal", signal_number}});
+  hand_over ? (*daemon)->HandOver() : (*daemon)->Stop();
   daemon->reset();
   cairn::LogInfo("stopped");
   return 0;

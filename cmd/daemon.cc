@@ -38,9 +38,15 @@ uint64_t AllocatedBelow(const std::string& dir) {
 Result<std::unique_ptr<Daemon>> Daemon::Start(const DaemonOptions& options, KeeperClient& keeper) {
   std::unique_ptr<Daemon> daemon(new Daemon(options, keeper));
   daemon->started_ms_ = SystemClock().NowMs();
-  CAIRN_TRY(daemon->OpenStore());
-  CAIRN_TRY(daemon->StartServices());
-  CAIRN_TRY(daemon->StartServers());
+  const auto start = [&]() -> Status {
+    CAIRN_TRY(daemon->OpenStore());
+    CAIRN_TRY(daemon->StartServices());
+    return daemon->StartServers();
+  };
+  if (const Status started = start(); !started) {
+    daemon->HandOver();  // of mounts there are only such as were there before
+    return std::unexpected(started.error());
+  }
   daemon->ready_ = true;
   return daemon;
 }
@@ -134,6 +140,8 @@ Status Daemon::StartServices() {
                                             .space = space_.get()};
   volumes_ = std::make_unique<VolumeManager>(volume_options, fs, keys_, *store_, nodes_, *catalog_,
                                              clock, mounts_);
+  CAIRN_TRY(mounts_.FindLiveMounts());
+  volumes_->TakeOverMounts();  // the kernel's requests wait for it
   snapshots_ =
       std::make_unique<SnapshotService>(*catalog_, *store_, keys_, fs, *volumes_, clock, epoch);
   base_images_ = CAIRN_TRY(
@@ -360,7 +368,7 @@ host::StatsInfo Daemon::Stats() {
   return info;
 }
 
-void Daemon::Stop() {
+void Daemon::End(bool hand_over) {
   if (stopped_) return;
   stopped_ = true;
   ready_ = false;
@@ -377,7 +385,7 @@ void Daemon::Stop() {
   background_changed_.NotifyAll();
   if (settle_thread_.joinable()) settle_thread_.join();
   if (space_thread_.joinable()) space_thread_.join();
-  if (volumes_ != nullptr) volumes_->Stop();
+  if (volumes_ != nullptr) hand_over ? volumes_->HandOver() : volumes_->Stop();
   const auto close = [](const char* what, const Status& closed) {
     if (!closed) LogError("close_failed", {{"part", what}, {"error", closed.error().ToString()}});
   };

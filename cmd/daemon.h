@@ -45,13 +45,16 @@ struct DaemonOptions {
 // Thread-compatible: one owner starts and stops it.
 class Daemon {
  public:
-  // On an error nothing is left running or behind, but for what a data directory keeps. Errors: as
-  // of the parts; the messages say what to do. `keeper` outlives it.
+  // Takes over what an earlier server of this keeper mounted. On an error nothing is left running
+  // or behind, but for such mounts and what a data directory keeps. Errors: as of the parts; the
+  // messages say what to do. `keeper` outlives it.
   static Result<std::unique_ptr<Daemon>> Start(const DaemonOptions& options, KeeperClient& keeper);
   ~Daemon();
 
   // No new calls; running ones end; everything is unmounted, sealed and closed. Idempotent.
-  void Stop();
+  void Stop() { End(/*hand_over=*/false); }
+  // As Stop, but the mounts stay, for the server that comes next, and nothing is sealed.
+  void HandOver() { End(/*hand_over=*/true); }
 
   const std::string& socket_path() const { return host_server_->socket_path(); }
   uint16_t http_port() const { return http_server_->port(); }
@@ -59,6 +62,7 @@ class Daemon {
  private:
   Daemon(const DaemonOptions& options, KeeperClient& keeper)
       : options_(options), mounts_(keeper, options.data_dir) {}
+  void End(bool hand_over);
   Status OpenStore();
   Status LoadKeys();
   void AddKeys(const RealmSecrets& keys);

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "store/base/log.h"
 #include "store/base/path_overlap.h"
 
 namespace cairn {
@@ -38,7 +39,40 @@ uint64_t MostDirtyBytes() {
   return bytes;
 }
 
+// By which the next server knows a mount: version, flags, volume.
+constexpr char kCookieVersion = 1;
+constexpr char kCookieReadOnly = 1;
+constexpr char kCookieWriteback = 2;
+
+std::string CookieOf(const Id128& volume, const MountOptions& options) {
+  const char flags[] = {kCookieVersion,
+                        static_cast<char>((options.read_only ? kCookieReadOnly : 0) |
+                                          (options.writeback_cache ? kCookieWriteback : 0))};
+  return std::string(flags, sizeof flags) + std::string(volume.view());
+}
+
+std::optional<std::pair<Id128, MountOptions>> ReadCookie(std::string_view cookie) {
+  if (cookie.size() != 2 + sizeof(Id128) || cookie[0] != kCookieVersion) return std::nullopt;
+  return std::pair(Id128::FromView(cookie.substr(2)),
+                   MountOptions{.read_only = (cookie[1] & kCookieReadOnly) != 0,
+                                .writeback_cache = (cookie[1] & kCookieWriteback) != 0});
+}
+
 }  // namespace
+
+FuseMountOptions FuseMountService::OptionsFor(const std::string& dir, const MountOptions& options) {
+  FuseMountOptions fuse;
+  fuse.dir = dir;
+  fuse.nosuid = !options.allow_suid;
+  fuse.nodev = !options.allow_dev;
+  fuse.read_only = options.read_only;
+  fuse.writeback_cache = options.writeback_cache;
+  if (space_ != nullptr && !options.read_only) {
+    fuse.max_dirty_bytes = space_->limits().dirty_bytes_per_mount;
+    fuse.on_writers = [this](bool writers) { CountWriters(writers); };
+  }
+  return fuse;
+}
 
 Status FuseMountService::Mount(Volume& volume, const std::string& dir,
                                const MountOptions& options) {
@@ -60,16 +94,8 @@ Status FuseMountService::Mount(Volume& volume, const std::string& dir,
     entry = {.dir = dir};
   }
   gone.reset();  // ends its threads before the next ones serve the same volume
-  FuseMountOptions fuse;
-  fuse.dir = dir;
-  fuse.nosuid = !options.allow_suid;
-  fuse.nodev = !options.allow_dev;
-  fuse.read_only = options.read_only;
-  fuse.writeback_cache = options.writeback_cache;
-  if (space_ != nullptr && !options.read_only) {
-    fuse.max_dirty_bytes = space_->limits().dirty_bytes_per_mount;
-    fuse.on_writers = [this](bool writers) { CountWriters(writers); };
-  }
+  FuseMountOptions fuse = OptionsFor(dir, options);
+  fuse.cookie = CookieOf(volume.id(), options);
   auto mounted = MountedVolume::Mount(keeper_, volume, fuse);
   MutexLock lock(mutex_);
   if (!mounted) {
@@ -144,6 +170,88 @@ std::string FuseMountService::MountedAt(const Id128& volume) {
   if (it == mounts_.end()) return {};
   if (it->second.mount != nullptr && it->second.mount->closed()) return {};
   return it->second.dir;
+}
+
+Status FuseMountService::FindLiveMounts() {
+  for (const Id128& connection : CAIRN_TRY(keeper_.ListMounts())) {
+    const auto take = [&]() -> Status {
+      TakenMount mount = CAIRN_TRY(keeper_.Take(connection));
+      const auto known = ReadCookie(mount.request.cookie);
+      if (!known) return Err(ErrorCode::kDataLoss, "it does not say what it is");
+      auto opens = CAIRN_TRY(MountedVolume::OpensOf(mount));
+      MutexLock lock(mutex_);
+      live_[known->first] = {
+          .mount = std::move(mount), .opens = std::move(opens), .options = known->second};
+      return {};
+    };
+    const Status taken = take();
+    if (taken) continue;
+    LogError("mount_not_taken_over", {{"error", taken.error().ToString()}});
+    IgnoreError(keeper_.Abandon(connection), "it has gone by itself");
+  }
+  return {};
+}
+
+std::vector<Id128> FuseMountService::VolumesToTakeOver() {
+  MutexLock lock(mutex_);
+  std::vector<Id128> volumes;
+  for (const auto& [volume, live] : live_) volumes.push_back(volume);
+  return volumes;
+}
+
+std::optional<LiveConnection> FuseMountService::LiveConnectionOf(const Id128& volume) {
+  MutexLock lock(mutex_);
+  const auto found = live_.find(volume);
+  if (found == live_.end()) return std::nullopt;
+  return LiveConnection{.connection = found->second.mount.request.connection,
+                        .opens = found->second.opens};
+}
+
+Status FuseMountService::TakeOver(Volume& volume) {
+  Live live;
+  {
+    MutexLock lock(mutex_);
+    const auto found = live_.find(volume.id());
+    if (found == live_.end()) return Err(ErrorCode::kNotFound, "no such mount");
+    live.mount.device.fuse = std::move(found->second.mount.device.fuse);
+    live.mount.device.device_major = found->second.mount.device.device_major;
+    live.mount.device.device_minor = found->second.mount.device.device_minor;
+    live.mount.request = found->second.mount.request;
+    live.mount.init = found->second.mount.init;
+    live.options = found->second.options;
+  }
+  const std::string dir = live.mount.request.dir;
+  auto mounted = MountedVolume::TakeOver(keeper_, volume, std::move(live.mount),
+                                         OptionsFor(dir, live.options));
+  if (!mounted) return std::unexpected(std::move(mounted).error().WithContext(dir));
+  LogInfo("mount_taken_over", {{"dir", dir}});
+  MutexLock lock(mutex_);
+  mounts_[volume.id()] = {.dir = dir, .mount = std::move(*mounted)};
+  live_.erase(volume.id());
+  return {};
+}
+
+void FuseMountService::Abandon(const Id128& volume) {
+  Id128 connection;
+  {
+    MutexLock lock(mutex_);
+    const auto found = live_.find(volume);
+    if (found == live_.end()) return;
+    connection = found->second.mount.request.connection;
+    live_.erase(found);
+  }
+  IgnoreError(keeper_.Abandon(connection), "it has gone by itself");
+}
+
+void FuseMountService::HandOver() {
+  std::map<Id128, Entry> mounts;
+  {
+    MutexLock lock(mutex_);
+    mounts.swap(mounts_);
+  }
+  for (auto& [volume, entry] : mounts) {
+    if (entry.mount != nullptr) entry.mount->HandOver();
+  }
 }
 
 std::vector<std::pair<Id128, std::string>> FuseMountService::List() {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,6 +34,15 @@ class FuseMountService final : public MountService {
   Status Barrier(const Id128& volume) override;
   std::string MountedAt(const Id128& volume) override;
 
+  // Asks the keeper for what an earlier server mounted. Before the first volume is opened. A mount
+  // of which that cannot be told is given up.
+  Status FindLiveMounts();
+  std::vector<Id128> VolumesToTakeOver() override;
+  std::optional<LiveConnection> LiveConnectionOf(const Id128& volume) override;
+  Status TakeOver(Volume& volume) override;
+  void Abandon(const Id128& volume) override;
+  void HandOver() override;
+
   // Volume and directory of each live mount.
   std::vector<std::pair<Id128, std::string>> List();
 
@@ -41,6 +51,12 @@ class FuseMountService final : public MountService {
     std::string dir;
     std::shared_ptr<MountedVolume> mount = nullptr;  // null while it is being mounted
   };
+  struct Live {
+    TakenMount mount;
+    std::shared_ptr<OpenTable> opens;
+    MountOptions options;
+  };
+  FuseMountOptions OptionsFor(const std::string& dir, const MountOptions& options);
   // Null when nothing is mounted, or it has gone (umount(8), an abort).
   std::shared_ptr<MountedVolume> Find(const Id128& volume);
 
@@ -54,6 +70,7 @@ class FuseMountService final : public MountService {
   SpaceReservation dirty_ GUARDED_BY(dirty_mutex_);  // for all of them together
   Mutex mutex_;
   std::map<Id128, Entry> mounts_ GUARDED_BY(mutex_);
+  std::map<Id128, Live> live_ GUARDED_BY(mutex_);  // not served yet
 };
 
 }  // namespace cairn

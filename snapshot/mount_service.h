@@ -2,7 +2,10 @@
 // tests.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "store/base/error.h"
 #include "store/base/id128.h"
@@ -15,6 +18,12 @@ struct MountOptions {
   bool allow_dev = false;
   bool read_only = false;
   bool writeback_cache = true;
+};
+
+// A mount of an earlier server that nobody serves yet: the kernel's requests wait.
+struct LiveConnection {
+  Id128 connection;
+  std::shared_ptr<OpenTable> opens;
 };
 
 // Thread-safe.
@@ -32,6 +41,18 @@ class MountService {
   virtual Status Barrier(const Id128& volume) = 0;
   // Empty when not mounted.
   virtual std::string MountedAt(const Id128& volume) = 0;
+
+  // ---- takeover ---- Who opens a volume opens it with its live connection, if it has one.
+  virtual std::vector<Id128> VolumesToTakeOver() { return {}; }
+  virtual std::optional<LiveConnection> LiveConnectionOf(const Id128& /*volume*/) { return {}; }
+  // Goes on serving it.
+  virtual Status TakeOver(Volume& /*volume*/) {
+    return Err(ErrorCode::kFailedPrecondition, "nothing to take over");
+  }
+  // Nobody will serve it: it is detached, and who waits for an answer gets an error.
+  virtual void Abandon(const Id128& /*volume*/) {}
+  // Stops serving everything and unmounts nothing: another server takes over.
+  virtual void HandOver() {}
 };
 
 }  // namespace cairn

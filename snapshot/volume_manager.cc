@@ -52,16 +52,45 @@ void VolumeManager::Start() {
   state_->sealer = std::thread([this] { state_->RunSealer(); });
 }
 
-void VolumeManager::Stop() {
-  EndWaits();
+std::vector<std::shared_ptr<OpenVolume>> VolumeManager::State::StopSealer() {
   std::vector<std::shared_ptr<OpenVolume>> open;
   {
-    MutexLock lock(state_->mutex);
-    state_->stopping = true;
-    for (const auto& [id, volume] : state_->volumes) open.push_back(volume);
+    MutexLock lock(mutex);
+    stopping = true;
+    for (const auto& [id, volume] : volumes) open.push_back(volume);
   }
-  state_->changed.NotifyAll();
-  if (state_->sealer.joinable()) state_->sealer.join();
+  changed.NotifyAll();
+  if (sealer.joinable()) sealer.join();
+  return open;
+}
+
+void VolumeManager::TakeOverMounts() {
+  for (const Id128& id : state_->mounts.VolumesToTakeOver()) {
+    const auto take_over = [&]() -> Status {
+      const auto open = CAIRN_TRY(state_->OpenById(id));
+      MutexLock operation(open->operation);
+      return state_->mounts.TakeOver(*open->volume);
+    };
+    const Status taken = take_over();
+    if (taken) continue;
+    LogError("mount_not_taken_over", {{"volume", id.ToHex()}, {"error", taken.error().ToString()}});
+    state_->mounts.Abandon(id);
+  }
+}
+
+void VolumeManager::HandOver() {
+  EndWaits();
+  const auto open = state_->StopSealer();
+  state_->mounts.HandOver();
+  for (const auto& volume : open) {
+    MutexLock operation(volume->operation);
+    state_->Forget(*volume);
+  }
+}
+
+void VolumeManager::Stop() {
+  EndWaits();
+  const auto open = state_->StopSealer();
   for (const auto& volume : open) {
     const Status unmounted = state_->mounts.Unmount(volume->id, /*force=*/true);
     if (!unmounted && unmounted.error().code() != ErrorCode::kNotFound) {
@@ -173,6 +202,10 @@ Result<std::shared_ptr<OpenVolume>> VolumeManager::State::Open(const catalog::Vo
   head.base_inodes = now->base_inodes();
   head.base_bytes = now->base_bytes();
   head.space = options.space;
+  if (auto live = mounts.LiveConnectionOf(id)) {
+    head.live_connection = live->connection;
+    volume_options.opens = std::move(live->opens);
+  }
   if (now->has_base_point() && now->root().empty()) {
     const catalog::Point& base = now->base_point();
     const auto point = CAIRN_TRY(

@@ -89,6 +89,12 @@ class VolumeManager {
   // server stops, FailedPrecondition when the Environment is deleted meanwhile.
   Status Import(const std::string& org, const std::string& env,
                 const std::function<Status(Volume&)>& fill);
+  // Goes on serving the mounts of an earlier server. One whose volume does not open is given up,
+  // and logged: nobody may wait for it for ever. Before Start.
+  void TakeOverMounts();
+  // Instead of Stop: nothing is unmounted, sealed or synced. The volumes are closed as a kill would
+  // close them, for the server that takes over.
+  void HandOver();
   // From now on an import, also one that runs, ends at its next batch, and whoever waits for a seal
   // waits no longer: Unavailable. Before whoever waits for calls to end on the way to Stop().
   void EndWaits();

@@ -107,6 +107,8 @@ struct VolumeManager::State {
                                                  uint64_t generation);
   Result<std::shared_ptr<const Layer>> PointLayer(const catalog::PointRecord& record);
   Status Close(const std::shared_ptr<OpenVolume>& volume);
+  // Ends the sealer. What is open then.
+  std::vector<std::shared_ptr<OpenVolume>> StopSealer() EXCLUDES(mutex);
   // Freezes what is active and seals everything. Nothing after a failure of the journal.
   Status SealAll(const std::shared_ptr<OpenVolume>& volume) REQUIRES(volume->operation);
   // Takes it out of the table.

@@ -307,6 +307,7 @@ Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
                            logs.journal->header().first_lsn, next_lsn));
   }
   HeadState state = state_;
+  ReplyLog replies = replies_;
   const ReplayResult replay = CAIRN_TRY(ReplayJournal(
       logs.journal, logs.side, durable_until_lsn,
       [&](ReplayedRecord&& record) {
@@ -315,10 +316,11 @@ Result<uint64_t> HeadImpl::RecoverGeneration(const GenerationLogs& logs,
         state.next_ino = std::max(state.next_ino, record.fields.next_ino);
         state.total_inodes = record.fields.total_inodes;
         state.total_bytes = record.fields.total_bytes;
-        replies_.Add(record.fields.reply);
+        replies.Add(record.fields.reply);
       },
       marked_lsn));
   state_ = state;
+  replies_ = std::move(replies);
   next_lsn = replay.next_lsn;
   return replay.records;
 }

@@ -119,7 +119,7 @@ serve() {
 stop_cleanly() {
   local pid
   pid=$(cairn ping | jq -r .pid)
-  kill -TERM "$pid"
+  kill -TERM "$(awk '/^PPid:/ {print $2}' "/proc/$pid/status")"
   for _ in $(seq 600); do
     [ -n "$(cairn_processes)" ] || return 0
     sleep 0.1

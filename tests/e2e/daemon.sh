@@ -45,15 +45,16 @@ start() { # starts it and returns when it serves (0) or has ended (1)
   return 1
 }
 serve() { start "$@" || fail "the daemon does not serve"; }
+keeper_of() { awk '/^PPid:/ {print $2}' "/proc/$1/status"; }
 stop_cleanly() {
-  kill -TERM "$(cairn ping | jq -r .pid)"
+  kill -TERM "$(keeper_of "$(cairn ping | jq -r .pid)")"
   gone || fail "the daemon does not stop on SIGTERM"
 }
 stop_served() { # the one on this socket, while others go on
   local pid keeper
   pid=$(cairn ping | jq -r .pid)
-  keeper=$(awk '/^PPid:/ {print $2}' "/proc/$pid/status")
-  kill -TERM "$pid"
+  keeper=$(keeper_of "$pid")
+  kill -TERM "$keeper"
   for _ in $(seq 600); do
     kill -0 "$pid" 2>/dev/null || kill -0 "$keeper" 2>/dev/null || return 0
     sleep 0.05
