@@ -435,8 +435,11 @@ class LocalCatalogImpl : public LocalCatalog {
                     DbPath(), sequence, last));
   }
 
+  // A compaction replaces tables meanwhile; those that are looked at stay until then.
   void CheckTables(rocksdb::DB& db,
                    const std::function<void(std::string_view, std::string_view)>& damage) {
+    const rocksdb::Status held = db.DisableFileDeletions();
+    if (!held.ok()) return damage("", "tables cannot be held: " + held.ToString());
     std::vector<rocksdb::LiveFileMetaData> tables;
     db.GetLiveFilesMetaData(&tables);
     for (const rocksdb::LiveFileMetaData& table : tables) {
@@ -452,6 +455,8 @@ class LocalCatalogImpl : public LocalCatalog {
                            table.largestkey, status.ToString()));
       }
     }
+    const rocksdb::Status let_go = db.EnableFileDeletions(/*force=*/false);
+    if (!let_go.ok()) damage("", "tables cannot be let go: " + let_go.ToString());
   }
 
   // Commits wait while the logs are copied into memory, so that none is seen half-written.
