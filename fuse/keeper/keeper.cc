@@ -170,7 +170,18 @@ class Keeper {
     server_pid_ = Spawn(words, end.fd(), end.fd(), kServerOomScore);
     if (server_pid_ < 0) return false;
     LogInfo("keeper_started_server", {{"pid", server_pid_}, {"program", words[0]}});
+    if (stopping_) TellToStop();
     return true;
+  }
+
+  void TellToStop() {
+    const Message stop{.type = static_cast<uint16_t>(MessageType::kStop), .payload = {}};
+    IgnoreError(channel_->Send(stop), "it is gone: its exit is handled by the loop");
+  }
+
+  bool HasMounts() {
+    MutexLock lock(mutex_);
+    return !mounts_.empty();
   }
 
   // Forks and execs; the child keeps `inherited` as fd `as`.
@@ -245,12 +256,11 @@ class Keeper {
     LogInfo("keeper_stopping_server", {{"signal", signal}});
     stopping_ = true;
     if (server_pid_ < 0) {
-      done_ = true;
+      done_ = !HasMounts();  // else the next one unmounts: what their kernels hold is not lost
     } else if (!ever_ready_) {
       ::kill(server_pid_, SIGTERM);
     } else {
-      const Message stop{.type = static_cast<uint16_t>(MessageType::kStop), .payload = {}};
-      IgnoreError(channel_->Send(stop), "it is gone: so be it");
+      TellToStop();
     }
   }
 
@@ -258,7 +268,7 @@ class Keeper {
     server_pid_ = -1;
     server_status_ = status;
     connected_ = false;
-    if (stopping_ || !ever_ready_) {
+    if (!ever_ready_ || (stopping_ && !HasMounts())) {
       done_ = true;
       return;
     }

@@ -227,6 +227,18 @@ TEST_F(TakeoverTest, AfterSigtermOfTheKeeperNothingIsLeft) {
   EXPECT_FALSE(IsMounted(dir_));
 }
 
+// What the kernel holds and nobody has synced is not lost because the server dies at a bad moment.
+TEST_F(TakeoverTest, AServerThatIsKilledBeforeItHasUnmountedIsFollowedByOneThatDoes) {
+  StartTakingOver();
+  Spill(Path("file"), std::string(300000, 'x'));
+  ::kill(server_, SIGKILL);
+  ::kill(keeper_, SIGTERM);
+  ASSERT_EQ(ExitCode(), 0);
+  EXPECT_FALSE(IsMounted(dir_));
+  StartTakingOver();
+  EXPECT_EQ(Slurp(Path("file")), std::string(300000, 'x'));
+}
+
 TEST_F(TakeoverTest, AWorkloadDoesNotNoticeThirtyKills) {
   constexpr int kWorkers = 4;
   const char* const asked = getenv("CAIRN_KILLS");  // ./dev soak takeover
