@@ -56,7 +56,12 @@ DECODERS = {
         "volume/extent_value.cc": "EncodeExtent",
         "volume/xattr_value.cc": "EncodeXattrInline EncodeXattrBlock ReadXattrValue",
         "store/data_directory.cc": "EncodeFormat CheckOf JumpedEpoch ReadFormat CheckMayInitialise Lock WritePid "
-                                   "DataDirectory::~DataDirectory DataDirectory::Open",
+                                   "UnfinishedBackup IsBackup CheckNameMayInitialise FreeOpeningRoom "
+                                   "DataDirectory::~DataDirectory DataDirectory::Open "
+                                   "DataDirectory::KeepOpeningRoom DataDirectory::WriteFormat "
+                                   "DataDirectory::FormatOfBackup DataDirectory::SetNextMasterKey "
+                                   "DataDirectory::ClearNextMasterKey DataDirectory::SetMasterKey "
+                                   "DataDirectory::has_next_master_key DataDirectory::IsNextMasterKey",
         "store/base/high_water_mark.cc": "Encode HighWaterMark::Raise",
         "store/quarantine.cc": "EncodeRecord Quarantine::Add Quarantine::ReleaseFrame Quarantine::ReleasePack "
                                "Quarantine::Save Quarantine::AppendLocked Quarantine::RewriteLocked Quarantine::List",
