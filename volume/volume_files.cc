@@ -109,8 +109,12 @@ Result<NamedInode> VolumeImpl::CreateUnnamed(const OpContext& ctx, InodeNumber d
   change.inodes = 1;
   PutInode(change, made.ino, made.inode);
   PutOrphan(change, made.ino, 1, 1);
-  CAIRN_TRY(Commit(ctx, std::move(change), {.ino = made.ino}));
+  // Counted first: who takes over purges an orphan that is committed and not open.
   opens()->Add(made.ino, true, ctx.request);
+  if (Status committed = Commit(ctx, std::move(change), {.ino = made.ino}); !committed) {
+    opens()->UndoAdd(made.ino, true, ctx.request);
+    return std::unexpected(std::move(committed).error());
+  }
   return made;
 }
 
