@@ -166,20 +166,17 @@ void MountedVolume::HandOver() {
   MutexLock unmount(unmount_mutex_);
   if (stopped_) return;
   stopped_ = true;
-  MutexLock lock(barrier_mutex_);
-  if (server_ != nullptr) server_->StopFlusher();
-  if (transport_ != nullptr) transport_->Stop();
-  closed_.store(true);
-  server_.reset();
-  transport_.reset();
+  Stop(/*hand_over=*/true);
 }
 
-void MountedVolume::Stop() {
+void MountedVolume::Stop(bool hand_over) {
   MutexLock lock(barrier_mutex_);
   if (server_ != nullptr) server_->StopFlusher();
   if (transport_ != nullptr) transport_->Stop();
-  if (server_ != nullptr) server_->ReleaseLeftOpens();
-  volume_.EndConnection();
+  if (!hand_over) {
+    if (server_ != nullptr) server_->ReleaseLeftOpens();
+    volume_.EndConnection();
+  }
   closed_.store(true);
   server_.reset();
   transport_.reset();  // closes our fd: the last one, so a connection with open files ends here

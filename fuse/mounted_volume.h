@@ -85,7 +85,7 @@ class MountedVolume {
       : keeper_(keeper), volume_(volume), options_(options) {}
   Status Serve(UniqueFd fuse, const std::string* taken_init);
   Status RunBarrier() REQUIRES(barrier_mutex_);
-  void Stop();
+  void Stop(bool hand_over = false);
 
   KeeperClient& keeper_;
   Volume& volume_;

@@ -34,8 +34,6 @@ T BodyOf(const FuseRequest& request) {
   return body;
 }
 
-bool MayWrite(uint32_t open_flags) { return (open_flags & O_ACCMODE) != O_RDONLY; }
-
 // The mode of what a request was to make.
 uint32_t ModeOf(const FuseRequest& request) {
   switch (request.opcode) {

@@ -41,7 +41,6 @@ struct VolumeOps::Impl {
   static TimeSpec TimeOf(const timespec& time) {
     return {.seconds = time.tv_sec, .nanoseconds = static_cast<uint32_t>(time.tv_nsec)};
   }
-  static bool IsWritable(int open_flags) { return (open_flags & O_ACCMODE) != O_RDONLY; }
   static bool FromBarrier(fuse_req_t req) {
     const uint32_t pid = Self(req).barrier_pid_.load();
     return pid != 0 && CurrentRequest()->pid == pid;
@@ -190,7 +189,7 @@ struct VolumeOps::Impl {
   // ---- files ----
   static void Create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
                      fuse_file_info* file) {
-    const bool writable = IsWritable(file->flags);
+    const bool writable = MayWrite(static_cast<uint32_t>(file->flags));
     VolumeServer& self = Self(req);
     if (writable) self.AddWriter();
     const Result<NamedInode> made =
@@ -202,7 +201,7 @@ struct VolumeOps::Impl {
     if (fuse_reply_create(req, &entry, file) == -ENOENT) DropOpen(self, made->ino, writable);
   }
   static void Open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* file) {
-    OpenAny(req, ino, file, IsWritable(file->flags));
+    OpenAny(req, ino, file, MayWrite(static_cast<uint32_t>(file->flags)));
   }
   static void OpenDir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* file) {
     file->cache_readdir = 1;

@@ -2,6 +2,7 @@
 #pragma once
 
 #define FUSE_USE_VERSION 314
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 
 #include <cstdint>
@@ -17,6 +18,8 @@ inline constexpr uint64_t kForeverSeconds = uint64_t{100} * 365 * 86400;
 
 // File handles are stateless: they say only how the inode was opened.
 enum class Handle : uint64_t { kReader = 0, kWriter = 1, kBarrier = 2 };
+
+inline bool MayWrite(uint32_t open_flags) { return (open_flags & O_ACCMODE) != O_RDONLY; }
 
 // The request that this thread is answering.
 const FuseRequest*& CurrentRequest();
