@@ -1,9 +1,10 @@
 // One loop over two things: signals (signalfd: SIGTERM, SIGINT, SIGCHLD) and the server's socket.
 // Mounts happen in the loop; each unmount has a thread of its own, because umount2 writes back what
-// is dirty through the server and may take long, or never end if the server dies: then the loop
-// aborts the connection, and umount2 returns.
+// is dirty through the server, or the one that follows it, and may take long. When no other
+// follows, the loop aborts the connection, and umount2 returns.
 //
-// Order at the end: server reaped -> connections aborted (fusectl, or the last close of /dev/fuse)
+// Order at the end: last server reaped -> connections aborted (fusectl, or the last close of
+// /dev/fuse)
 // -> lazy unmounts -> unmount threads joined -> barrier helpers killed and reaped.
 //
 // Invariants: every fd here is close-on-exec (a barrier helper must never hold /dev/fuse); no path
