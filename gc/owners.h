@@ -12,7 +12,9 @@
 
 namespace cairn {
 
-inline constexpr size_t kMaxOwners = 16;
+inline constexpr size_t kMaxOwners = 64;
+// Files of one Environment or snapshot, or Artifacts of one turn, that a hurt node touches.
+inline constexpr size_t kMaxFilesOfRoot = 8;
 
 struct OwnersOptions {
   // Called after each branch block that was read, with its length; false: stop.
@@ -29,10 +31,11 @@ struct Owners {
   bool complete = true;  // false: it was stopped
 };
 
-// `hurt`: for each damage the blocks that cannot be read because of it. A root whose tree itself is
-// hurt is named without files. Time: the branch blocks of all roots, each read once (a hurt one's
-// ancestors once for each root). Memory: `remembered_nodes`, one path down a tree, and the result;
-// it does not grow with the store.
+// `hurt`: for each damage the blocks that cannot be read because of it. A root whose tree is hurt
+// is named itself, and then the files of which something lies below the node that cannot be read,
+// as far as their names still read; of a turn its Artifacts are named. Time: the branch blocks of
+// all roots, each read once (a hurt one's ancestors once for each root). Memory:
+// `remembered_nodes`, one path down a tree, and the result; it does not grow with the store.
 Owners OwnersOf(Catalog& catalog, LocalBlockStore& store, const RootSet& roots,
                 const std::vector<std::vector<Address>>& hurt, const OwnersOptions& options = {});
 

@@ -221,19 +221,39 @@ OpenTable::Opens OpenTable::Change(InodeNumber ino, int handles, int writable,
   opens.writable += static_cast<uint32_t>(writable);
   total_.handles += static_cast<uint32_t>(handles);
   total_.writable += static_cast<uint32_t>(writable);
+  Write(entry, ino, opens, is_request ? request.lane % kLanes : kNoLane, undo ? 0 : request.unique);
+  return opens;
+}
+
+void OpenTable::Write(uint64_t entry, InodeNumber ino, const Opens& opens, uint64_t lane,
+                      uint64_t unique) {
   Table& all = table();
   Store(all.redo.entry, entry);
   Store(all.redo.counts, Pack(opens));
   Store(all.redo.ino, ino);
-  Store(all.redo.lane, is_request ? request.lane % kLanes : kNoLane);
-  Store(all.redo.unique, undo ? 0 : request.unique);
+  Store(all.redo.lane, lane);
+  Store(all.redo.unique, unique);
   Store(all.redo.valid, 1);
   all.Finish();
   if (opens.handles == 0) {
     index_.erase(ino);
     free_.push_back(entry);
   }
-  return opens;
+}
+
+void OpenTable::Forget(InodeNumber ino) {
+  MutexLock lock(mutex_);
+  const auto found = index_.find(ino);
+  if (found == index_.end()) return;
+  // First, so that a kill in between leaves a count that is forgotten then.
+  for (Table::Request& old : table().old) {
+    if (old.ino == ino) Store(old.unique, 0);
+  }
+  std::erase_if(counted_before_, [&](const auto& request) { return request.second == ino; });
+  const Opens opens = Unpack(entries()[found->second].counts);
+  total_.handles -= opens.handles;
+  total_.writable -= opens.writable;
+  Write(found->second, ino, {}, kNoLane, 0);
 }
 
 OpenTable::Opens OpenTable::Add(InodeNumber ino, bool writable, const ReplyRecord& request) {

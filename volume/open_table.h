@@ -45,6 +45,10 @@ class OpenTable {
   // Takes an Add of this process back.
   void UndoAdd(InodeNumber ino, bool writable, const ReplyRecord& request);
 
+  // Nobody has `ino` open: it was counted for a request whose server was killed before it made the
+  // inode. The request counts again when it comes again. Before any request is served.
+  void Forget(InodeNumber ino);
+
   Opens total();  // of all inodes
   std::vector<Listed> List();
 
@@ -58,6 +62,8 @@ class OpenTable {
   Table& table() REQUIRES(mutex_);
   std::span<Entry> entries() REQUIRES(mutex_);
   uint64_t EntryOf(InodeNumber ino) REQUIRES(mutex_);
+  void Write(uint64_t entry, InodeNumber ino, const Opens& opens, uint64_t lane, uint64_t unique)
+      REQUIRES(mutex_);
   Opens Change(InodeNumber ino, int handles, int writable, const ReplyRecord& request, bool undo)
       EXCLUDES(mutex_);
 

@@ -53,6 +53,11 @@ VolumeImpl::VolumeImpl(Clock& clock, const VolumeOptions& options, std::unique_p
 Status VolumeImpl::Start() {
   const auto root = CAIRN_TRY(head_->current()->Get(AttributesKey(kRootInode)));
   if (root) {
+    // Opens of files whose creation was never committed.
+    for (const OpenTable::Listed& open : ListOpens()) {
+      const auto inode = CAIRN_TRY(head_->current()->Get(AttributesKey(open.ino)));
+      if (!inode) opens()->Forget(open.ino);
+    }
     if (!read_only_) CAIRN_TRY(PurgeUnopenedOrphans());
     return {};
   }

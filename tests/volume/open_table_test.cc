@@ -99,6 +99,26 @@ TEST(OpenTable, WhatTheServerBeforeCountedIsNotCountedTwice) {
   EXPECT_EQ(table->Add(5, true, RequestOf(20)).handles, 2u);
 }
 
+TEST(OpenTable, WhatWasCountedForAFileThatWasNeverMadeIsForgotten) {
+  const UniqueFd file = MemoryFile();
+  {
+    const auto table = On(file);
+    table->Add(5, true, RequestOf(10, 0));
+    table->Add(6, false, RequestOf(12, 1));
+  }
+  for (int life = 0; life < 2; ++life) {  // the first is killed before it has served anything
+    const auto table = On(file);
+    table->Forget(5);
+    table->Forget(9);  // not open
+    EXPECT_EQ(CountsOf(*table), (Counts{{6, {1, 0}}}));
+    EXPECT_EQ(table->total().handles, 1u);
+    EXPECT_EQ(table->total().writable, 0u);
+  }
+  const auto table = On(file);
+  EXPECT_EQ(table->Add(6, false, RequestOf(12, 1)).handles, 1u) << "it was made";
+  EXPECT_EQ(table->Add(5, true, RequestOf(10, 2)).handles, 1u) << "made now, under that number";
+}
+
 struct Step {
   InodeNumber ino;
   bool add;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -160,6 +162,37 @@ TEST(VolumeState, OrphansReleasedWhileReadOnlyGoWhenItEnds) {
   EXPECT_EQ(world.Contents(ino), "contents");
   volume.SetReadOnly(false);
   EXPECT_EQ(ErrnoOf(volume.GetAttributes(ino)), ENOENT);
+}
+
+TEST(VolumeState, OpensOfFilesThatWereNeverCommittedAreForgotten) {
+  VolumeWorld world;
+  ASSERT_TRUE(world.Open());
+  const InodeNumber made = world.File(kRootInode, "f");
+  const UniqueFd file(::memfd_create("opens", MFD_CLOEXEC));
+  const auto table = [&] { return *OpenTable::OnFile(UniqueFd(::dup(file.get()))); };
+  OpContext resent = world.ctx;
+  resent.request.connection.bytes.fill(5);
+  resent.request.unique = 17;
+  {
+    // The server was killed between the count and the commit of a creation.
+    const auto killed = table();
+    killed->Add(made, false, {});
+    killed->Add(made + 1, true, resent.request);
+  }
+  world.Close();
+  world.options.opens = table();
+  ASSERT_TRUE(world.Open());
+  EXPECT_EQ(world.volume->GetStatus().open_handles, 1u);
+  EXPECT_EQ(world.volume->OpensOf(made).handles, 1u);
+  // Another file gets the number; then the request comes again.
+  EXPECT_EQ(world.File(kRootInode, "g"), made + 1);
+  EXPECT_EQ(world.volume->OpensOf(made + 1).handles, 0u);
+  const auto tmp = world.volume->CreateUnnamed(resent, kRootInode, S_IFREG | 0600);
+  ASSERT_TRUE(tmp) << tmp.error().ToString();
+  EXPECT_EQ(world.volume->OpensOf(tmp->ino).handles, 1u);
+  ASSERT_TRUE(world.volume->ReleaseInode({}, tmp->ino, true));
+  EXPECT_EQ(world.volume->GetStatus().open_handles, 1u);
+  EXPECT_FALSE(world.volume->GetAttributes(tmp->ino)) << "nothing held it any more";
 }
 
 TEST(VolumeState, NewVolumeCannotBeOpenedReadOnly) {
