@@ -136,8 +136,10 @@ for how in kill_daemon stop_cleanly; do
   rm "$data/reserve"
   fill
   serves_and_deletes "without a reserve file, after $how"
-  cairn gc --now >"$work/out" || fail "gc without a reserve file: $(cat "$work/out")"
+  # With neither reserve nor a free block it may lack the room for the index of the pack that is open: it says so, and changes nothing.
+  cairn gc --now >"$work/out" 2>&1 || grep -q '"code": "exhausted"' "$work/out" || fail "gc without a reserve file: $(cat "$work/out")"
   heals "without a reserve file"
+  cairn gc --now >"$work/out" 2>&1 || fail "gc after there is room again: $(cat "$work/out")"
   for try in $(seq 100); do
     [ "$(stat -c %b "$data/LOCK")" -lt 20000 ] || break
     sleep 0.1
