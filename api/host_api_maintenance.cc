@@ -167,6 +167,10 @@ HostApi::Answer HostApi::Maintain(const host::HostRequest& request, bool* handle
       response.mutable_pong()->set_version(kHostProtocolVersion);
       response.mutable_pong()->set_program_version(services_.stats().version());
       response.mutable_pong()->set_pid(static_cast<uint64_t>(::getpid()));
+      if (services_.describe) services_.describe(*response.mutable_pong());
+      return response;
+    case Call::kUpgrade:
+      *response.mutable_upgrade() = CAIRN_TRY(services_.upgrade(request.upgrade()));
       return response;
     default:
       *handled = false;

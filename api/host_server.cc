@@ -8,8 +8,10 @@
 #include "api/host_server.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -71,12 +73,9 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   return {};
 }
 
-}  // namespace
-
-Result<std::unique_ptr<HostServer>> HostServer::Start(const HostServerOptions& options,
-                                                      Handler handler) {
-  const sockaddr_un address = CAIRN_TRY(AddressOf(options.socket_path));
-  CAIRN_TRY(RemoveStale(options.socket_path, address));
+Result<UniqueFd> Listen(const std::string& path) {
+  const sockaddr_un address = CAIRN_TRY(AddressOf(path));
+  CAIRN_TRY(RemoveStale(path, address));
   UniqueFd listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.valid()) return Err(ErrorCode::kInternal, "socket", errno);
   const mode_t old_mask = ::umask(0177);
@@ -88,14 +87,26 @@ Result<std::unique_ptr<HostServer>> HostServer::Start(const HostServerOptions& o
     return ErrErrno(
         bind_error,
         fmt::format("cannot bind {}: {}. Make its directory, or name another path with --socket",
-                    options.socket_path, std::strerror(bind_error)));
+                    path, std::strerror(bind_error)));
   if (::listen(listener.get(), 64) != 0) {
     const int error = errno;
-    ::unlink(options.socket_path.c_str());
-    return ErrErrno(error, fmt::format("cannot listen on {}", options.socket_path));
+    ::unlink(path.c_str());
+    return ErrErrno(error, fmt::format("cannot listen on {}", path));
   }
+  return listener;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostServer>> HostServer::Start(const HostServerOptions& options,
+                                                      Handler handler) {
+  UniqueFd listener(options.listener);
+  if (!listener.valid()) listener = CAIRN_TRY(Listen(options.socket_path));
+  const int flags = ::fcntl(listener.get(), F_GETFL);
+  ::fcntl(listener.get(), F_SETFL, flags | O_NONBLOCK);
   std::unique_ptr<HostServer> server(
       new HostServer(options, std::move(handler), std::move(listener)));
+  if (!server->wake_.valid()) return Err(ErrorCode::kInternal, "eventfd", errno);
   struct stat info{};
   if (::lstat(options.socket_path.c_str(), &info) == 0) server->socket_inode_ = info.st_ino;
   server->accept_thread_ = std::thread([raw = server.get()] { raw->AcceptLoop(); });
@@ -103,11 +114,14 @@ Result<std::unique_ptr<HostServer>> HostServer::Start(const HostServerOptions& o
 }
 
 HostServer::HostServer(const HostServerOptions& options, Handler handler, UniqueFd listener)
-    : options_(options), handler_(std::move(handler)), listener_(std::move(listener)) {}
+    : options_(options),
+      handler_(std::move(handler)),
+      listener_(std::move(listener)),
+      wake_(::eventfd(0, EFD_CLOEXEC)) {}
 
 HostServer::~HostServer() { Stop(); }
 
-void HostServer::Stop() {
+void HostServer::End(bool hand_over) {
   {
     MutexLock lock(mutex_);
     if (stopping_) return;
@@ -117,7 +131,7 @@ void HostServer::Stop() {
       if (connection.fd.valid()) ::shutdown(connection.fd.get(), SHUT_RD);
     }
   }
-  ::shutdown(listener_.get(), SHUT_RDWR);
+  ::eventfd_write(wake_.get(), 1);
   if (accept_thread_.joinable()) accept_thread_.join();
   std::list<Connection> connections;
   {
@@ -127,7 +141,8 @@ void HostServer::Stop() {
   for (Connection& connection : connections) connection.thread.join();
   // Only our own file: another daemon may have replaced it.
   struct stat info{};
-  if (::lstat(options_.socket_path.c_str(), &info) == 0 && info.st_ino == socket_inode_) {
+  if (!hand_over && options_.removes_socket && ::lstat(options_.socket_path.c_str(), &info) == 0 &&
+      info.st_ino == socket_inode_) {
     ::unlink(options_.socket_path.c_str());
   }
   listener_.Reset();
@@ -146,8 +161,8 @@ void HostServer::JoinFinished() {
 
 void HostServer::AcceptLoop() {
   while (true) {
-    pollfd entry{listener_.get(), POLLIN, 0};
-    if (::poll(&entry, 1, 1000) < 0 && errno != EINTR) {
+    pollfd entries[2] = {{listener_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    if (::poll(entries, 2, 1000) < 0 && errno != EINTR) {
       LogError("host_socket_poll_failed", {{"errno", errno}});
       return;
     }

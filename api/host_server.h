@@ -17,6 +17,8 @@ namespace cairn {
 
 struct HostServerOptions {
   std::string socket_path;
+  int listener = -1;              // a listening socket on that path already, which the server owns
+  bool removes_socket = true;     // at Stop; no when the service manager made it
   uint32_t max_connections = 64;  // a thread each; one more is answered "unavailable" and closed
   int64_t idle_ms = 600000;       // a connection without a request is closed after this
   int64_t frame_ms = 30000;  // a message that has begun must be whole within this; an answer must
@@ -39,7 +41,11 @@ class HostServer {
 
   // No new connections; idle ones are closed, calls that run are finished and answered; the socket
   // file is removed. Idempotent.
-  void Stop();
+  void Stop() { End(/*hand_over=*/false); }
+  // As Stop, but the socket goes on listening for whoever has another descriptor of it, and its
+  // file stays: who connects from now on waits for the next server.
+  void HandOver() { End(/*hand_over=*/true); }
+  int listener() const { return listener_.get(); }
 
   const std::string& socket_path() const { return options_.socket_path; }
 
@@ -51,6 +57,7 @@ class HostServer {
   };
 
   HostServer(const HostServerOptions& options, Handler handler, UniqueFd listener);
+  void End(bool hand_over);
   void AcceptLoop();
   void Serve(Connection& connection);
   void JoinFinished() REQUIRES(mutex_);
@@ -58,6 +65,7 @@ class HostServer {
   const HostServerOptions options_;
   const Handler handler_;
   UniqueFd listener_;
+  UniqueFd wake_;  // an eventfd: End is called
   uint64_t socket_inode_ = 0;
   std::thread accept_thread_;
   Mutex mutex_;

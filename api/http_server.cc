@@ -66,6 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start();
   // From any thread.
   void Close();
+  void CloseIfIdle();
 
  private:
   void Expire(int64_t ms) { stream_.expires_after(std::chrono::milliseconds(ms)); }
@@ -89,6 +90,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpRequest request_;
   bool head_ = false;
   bool keep_alive_ = false;
+  bool idle_ = false;  // between two requests; on the strand
 
   // The answer in the making.
   http::response<http::empty_body> header_;
@@ -116,6 +118,8 @@ class Server final : public HttpServer {
   uint16_t port() const override { return port_; }
   uint32_t connection_count() const override { return open_connections_.load(); }
   void Stop() override;
+  void Drain(int64_t timeout_ms) override;
+  int listener() const override { return listener_; }
 
   const HttpServerOptions& options() const { return options_; }
   const Handler& handler() const { return handler_; }
@@ -124,6 +128,7 @@ class Server final : public HttpServer {
   }
   asio::thread_pool& pool() { return pool_; }
   bool stopping() const { return stopping_.load(); }
+  bool draining() const { return draining_.load(); }
   void Opened() { ++open_connections_; }
   void Gone(Connection* connection) {
     MutexLock lock(mutex_);
@@ -138,6 +143,8 @@ class Server final : public HttpServer {
   const Handler handler_;
   const ErrorBody error_body_;
   std::atomic<bool> stopping_ = false;
+  std::atomic<bool> draining_ = false;
+  int listener_ = -1;
   std::atomic<uint32_t> open_connections_ = 0;
   uint16_t port_ = 0;
   Mutex mutex_;
@@ -172,12 +179,22 @@ void Connection::Close() {
   asio::post(stream_.get_executor(), [self = shared_from_this()] { self->stream_.close(); });
 }
 
+// Nothing has come that is not answered: who else listens may have it.
+void Connection::CloseIfIdle() {
+  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+    BoostError ignored;
+    if (self->idle_ && self->stream_.socket().available(ignored) == 0) self->stream_.close();
+  });
+}
+
 void Connection::WaitForRequest() {
   if (server_.stopping()) return;
   if (buffer_.size() > 0) return ReadHeader();
   Expire(server_.options().idle_ms);
+  idle_ = true;
   stream_.async_read_some(buffer_.prepare(kFirstReadBytes),
                           [self = shared_from_this()](const BoostError& error, size_t n) {
+                            self->idle_ = false;
                             if (error) return;
                             self->buffer_.commit(n);
                             self->ReadHeader();
@@ -271,6 +288,7 @@ void Connection::RunHandler() {
 
 void Connection::Write(HttpResponse response) {
   response_ = std::move(response);
+  if (server_.draining()) keep_alive_ = false;
   const auto fill = [this](auto& message, uint64_t length) {
     message.version(11);
     message.result(static_cast<unsigned>(response_.status));
@@ -375,13 +393,19 @@ Status Server::Open() {
   const auto address = asio::ip::make_address(options_.address, error);
   if (error) return fail("read the address");
   const tcp::endpoint endpoint(address, options_.port);
-  acceptor_.open(endpoint.protocol(), error);
-  if (error) return fail("open a socket for");
-  acceptor_.set_option(asio::socket_base::reuse_address(true), error);
-  acceptor_.bind(endpoint, error);
-  if (error) return fail("bind");
-  acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) return fail("listen on");
+  if (options_.listener >= 0) {
+    acceptor_.assign(endpoint.protocol(), options_.listener, error);
+    if (error) return fail("take over the socket of");
+  } else {
+    acceptor_.open(endpoint.protocol(), error);
+    if (error) return fail("open a socket for");
+    acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    acceptor_.bind(endpoint, error);
+    if (error) return fail("bind");
+    acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) return fail("listen on");
+  }
+  listener_ = acceptor_.native_handle();
   port_ = acceptor_.local_endpoint(error).port();
   Accept();
   for (uint32_t i = 0; i < options_.io_threads; ++i) threads_.emplace_back([this] { io_.run(); });
@@ -412,8 +436,33 @@ void Server::Accept() {
           }
           connection->Start();
         }
-        Accept();
+        if (!draining()) Accept();
       });
+}
+
+void Server::Drain(int64_t timeout_ms) {
+  draining_ = true;
+  asio::post(acceptor_.get_executor(), [this] {
+    BoostError ignored;
+    acceptor_.cancel(ignored);
+    retry_.cancel();
+  });
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  while (std::chrono::steady_clock::now() < until) {
+    std::vector<std::shared_ptr<Connection>> connections;
+    {
+      MutexLock lock(mutex_);
+      for (auto& [raw, weak] : connections_) {
+        if (auto connection = weak.lock()) connections.push_back(std::move(connection));
+      }
+    }
+    for (const auto& connection : connections) connection->CloseIfIdle();
+    connections.clear();  // not under the lock: the last owner of one takes it
+    constexpr int64_t kStepMs = 10;
+    MutexLock lock(mutex_);
+    if (open_connections_.load() == 0) return;
+    all_gone_.WaitFor(mutex_, kStepMs);
+  }
 }
 
 void Server::Stop() {

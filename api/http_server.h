@@ -15,6 +15,7 @@ namespace cairn {
 struct HttpServerOptions {
   std::string address = "127.0.0.1";  // numeric
   uint16_t port = 0;                  // 0: any free one
+  int listener = -1;                  // a listening socket, which the server owns: in their place
   uint32_t io_threads = 2;
   uint32_t handler_threads = 16;   // requests that run at once; they may block on disk
   uint32_t max_connections = 512;  // one more is closed at once
@@ -54,6 +55,10 @@ class HttpServer {
   // No new connections, open ones are closed (answers in the making are dropped), handlers that run
   // are waited for. Idempotent.
   virtual void Stop() = 0;
+  // Before Stop, when another server goes on with the listening socket: accepts no more, closes
+  // idle connections, and lets the answers in the making be taken, for `timeout_ms` at most.
+  virtual void Drain(int64_t timeout_ms) = 0;
+  virtual int listener() const = 0;
 };
 
 }  // namespace cairn

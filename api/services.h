@@ -51,6 +51,10 @@ struct ApiServices {
   std::function<host::StatsInfo()> stats;  // store and process; the catalog's counts are added here
   std::function<std::vector<LiveMount>()> mounts;
   std::function<CheckProgress()> check_progress = {};
+  // The program on disk in place of this one, or of the keeper; how the last time ended, and the
+  // keeper's pid.
+  std::function<Result<host::UpgradeState>(const host::Upgrade& request)> upgrade = {};
+  std::function<void(host::Pong& pong)> describe = {};
   std::string data_dir = {};  // no call may name a path in it, or one that it is in
   // `rate_bytes`: of START. STOP returns when the pass is at rest.
   std::function<Result<ScrubReport>(host::ScrubAction action, uint64_t rate_bytes)> scrub = {};

@@ -539,6 +539,22 @@ void AddMaintenance(CLI::App& app, CommandContext& context) {
     });
   }
   {
+    const auto arguments = std::make_shared<UpgradeArguments>();
+    CLI::App* verb = app.add_subcommand(
+        "upgrade",
+        "the server's program on disk in place of the one that runs; mounts and calls wait");
+    verb->add_option("--ready-timeout", arguments->ready_timeout_s,
+                     "seconds after which the one that runs now is started again")
+        ->capture_default_str()
+        ->check(CLI::Range(uint64_t{1}, uint64_t{3600}));
+    verb->add_flag("--keeper", arguments->keeper, "the keeper's program, not the server's");
+    verb->callback([&context, arguments] {
+      context.action = [arguments](CommandContext& ctx, HostClient& client) {
+        return Upgrade(ctx, client, *arguments);
+      };
+    });
+  }
+  {
     Request r = NewRequest();
     r->mutable_stats();
     Sends(app.add_subcommand("stats", "what is stored, in numbers"), context, r, Record());

@@ -38,6 +38,12 @@ struct ScrubArguments {
 };
 ExitCode Scrub(CommandContext& context, HostClient& client, const ScrubArguments& arguments);
 
+struct UpgradeArguments {
+  uint64_t ready_timeout_s = 30;
+  bool keeper = false;
+};
+ExitCode Upgrade(CommandContext& context, HostClient& client, const UpgradeArguments& arguments);
+
 // `path` from the root, its parent's links resolved; the last component as it stands (it may be a
 // mount that does not answer).
 std::string AbsolutePath(const std::string& path);

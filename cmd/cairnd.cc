@@ -8,6 +8,7 @@
 #include <google/protobuf/stubs/logging.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,6 +103,7 @@ int main(int argc, char** argv) {
   using namespace cairn;
   // Blocks come and go by the megabyte. malloc's defaults give freed memory back to the kernel at
   // once, and the page faults of the next blocks cost more than to decrypt them (bench/read_bench).
+  ::prctl(PR_SET_NAME, "cairnd");  // an executed descriptor names the process by its number
   mallopt(M_TRIM_THRESHOLD, 32 << 20);
   mallopt(M_MMAP_THRESHOLD, 4 << 20);
   CLI::App app(
@@ -152,6 +154,9 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember(levels));
   app.add_option("--keeper-fd", keeper_fd, "given by cairn-keeper")->group("");
+  bool check_format = false;
+  app.add_flag("--check-format", check_format,
+               "say whether this program may serve the data directory, and exit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -175,6 +180,20 @@ int main(int argc, char** argv) {
   }
   options.listen = *address;
   SetLogLevel(levels.at(log_level));
+  if (check_format) {
+    if (const Status read = DataDirectory::CheckFormat(HostFileSystem(), options.data_dir); !read) {
+      return Fail(read.error());
+    }
+    std::puts("cairnd " CAIRN_VERSION);
+    return 0;
+  }
+  for (int i = 0; i < argc; ++i) {
+    if (std::string_view(argv[i]) == "--keeper-fd") {
+      ++i;
+    } else {
+      options.server_command.emplace_back(argv[i]);
+    }
+  }
   if (keeper_fd < 0) {
     const auto failed = ExecUnderKeeper(argc, argv);
     return Fail(failed.error());

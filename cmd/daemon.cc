@@ -18,6 +18,11 @@
 namespace cairn {
 namespace {
 
+// What the keeper knows the listening sockets by.
+constexpr const char* kHostSocket = "listen:host";
+constexpr const char* kHttpSocket = "listen:http";
+constexpr int64_t kDrainMs = 5000;  // what is downloaded for longer than that is broken off
+
 // Bytes of the blocks that the files below a directory have. Files come and go meanwhile: a number
 // for people, not for decisions.
 uint64_t AllocatedBelow(const std::string& dir) {
@@ -142,6 +147,7 @@ Status Daemon::StartServices() {
                                              clock, mounts_);
   CAIRN_TRY(mounts_.FindLiveMounts());
   volumes_->TakeOverMounts();  // the kernel's requests wait for it
+  CAIRN_TRY(mounts_.AllTaken());
   snapshots_ =
       std::make_unique<SnapshotService>(*catalog_, *store_, keys_, fs, *volumes_, clock, epoch);
   base_images_ = CAIRN_TRY(
@@ -292,6 +298,18 @@ Status Daemon::StartServers() {
     return scrubber_->Report();
   };
   services_->stats = [this] { return Stats(); };
+  services_->upgrade = [this](const host::Upgrade& request) -> Result<host::UpgradeState> {
+    if (!request.keeper()) return upgrade_.Begin(request.ready_timeout_ms());
+    CAIRN_TRY(upgrade_.ReplaceKeeper());
+    host::UpgradeState state;
+    state.set_state("done");
+    return state;
+  };
+  services_->describe = [this](host::Pong& pong) {
+    pong.set_keeper_pid(keeper_.keeper_pid());
+    const host::UpgradeState last = upgrade_.Last();
+    if (!last.id().empty()) *pong.mutable_last_upgrade() = last;
+  };
   services_->mounts = [this] {
     std::vector<LiveMount> mounts;
     for (auto& [volume, dir] : mounts_.List())
@@ -300,9 +318,34 @@ Status Daemon::StartServers() {
   };
   host_api_ = std::make_unique<HostApi>(*services_);
   http_api_ = std::make_unique<HttpApi>(*services_, [this] { return ready_.load(); });
+  CAIRN_TRY(StartHostServer());
+  CAIRN_TRY(StartHttpServer());
+  const auto keep = [&](const char* name, int listener) -> Status {
+    if (keeper_.KeptFile(name)) return {};
+    return keeper_.KeepFile(name, listener);
+  };
+  for (const Status& kept :
+       {keep(kHostSocket, host_server_->listener()), keep(kHttpSocket, http_server_->listener())}) {
+    if (kept) continue;
+    sockets_kept_ = false;
+    LogWarning("sockets_not_kept", {{"error", kept.error().ToString()}});
+    return {};
+  }
+  sockets_kept_ = true;
+  return {};
+}
+
+// Sockets outlive servers: the one before this one has left them with the keeper, or the service
+// manager has made them. Else they are made here, and left with the keeper.
+Status Daemon::StartHostServer() {
   HostServerOptions host_options;
   host_options.socket_path = options_.socket_path;
-  if (options_.socket_path == kDefaultHostSocket) {
+  if (auto given = keeper_.KeptFile("systemd:host")) {
+    host_options.listener = given->Release();
+    host_options.removes_socket = false;
+  } else if (auto kept = keeper_.KeptFile(kHostSocket)) {
+    host_options.listener = kept->Release();
+  } else if (options_.socket_path == kDefaultHostSocket) {
     // /run is empty after each boot. When this fails bind(2) says what is missing.
     const std::filesystem::path dir = std::filesystem::path(options_.socket_path).parent_path();
     ::mkdir(dir.c_str(), 0700);
@@ -311,9 +354,19 @@ Status Daemon::StartServers() {
       CAIRN_TRY(HostServer::Start(host_options, [this](const host::HostRequest& request) {
         return host_api_->Handle(request);
       }));
+  sockets_kept_ = host_options.listener >= 0;
+  return {};
+}
+
+Status Daemon::StartHttpServer() {
   HttpServerOptions http_options;
   http_options.address = options_.listen.address;
   http_options.port = options_.listen.port;
+  if (auto given = keeper_.KeptFile("systemd:http")) {
+    http_options.listener = given->Release();
+  } else if (auto kept = keeper_.KeptFile(kHttpSocket)) {
+    http_options.listener = kept->Release();
+  }
   http_server_ = CAIRN_TRY(HttpServer::Start(
       http_options, [this](const HttpRequest& request) { return http_api_->Handle(request); },
       [](int status, const std::string&) { return ErrorResponse(StatusError(status)); }));
@@ -375,8 +428,13 @@ void Daemon::End(bool hand_over) {
   if (volumes_ != nullptr)
     volumes_->EndWaits();  // an import, or a seal on a slow disk, takes minutes
   if (base_images_ != nullptr) base_images_->EndImports();
-  if (http_server_ != nullptr) http_server_->Stop();
-  if (host_server_ != nullptr) host_server_->Stop();
+  if (http_server_ != nullptr) {
+    if (hand_over) http_server_->Drain(kDrainMs);
+    http_server_->Stop();
+  }
+  if (host_server_ != nullptr) {
+    hand_over&& sockets_kept_ ? host_server_->HandOver() : host_server_->Stop();
+  }
   if (scrubber_ != nullptr) scrubber_->Stop();
   {
     MutexLock lock(background_mutex_);

@@ -21,6 +21,7 @@
 #include "catalog/local_catalog.h"
 #include "catalog/registry.h"
 #include "cmd/fuse_mount_service.h"
+#include "cmd/server_upgrade.h"
 #include "fuse/keeper_client.h"
 #include "store/base/error.h"
 #include "store/base/mutex.h"
@@ -39,7 +40,8 @@ struct DaemonOptions {
   std::string master_key_command;  // prints the key
   bool adopt = false;              // DataDirectoryOptions::adopt
   ListenAddress listen;
-  SpaceLimits space;  // 0: by the size of the disk
+  SpaceLimits space;                        // 0: by the size of the disk
+  std::vector<std::string> server_command;  // argv, for upgrades
 };
 
 // Thread-compatible: one owner starts and stops it.
@@ -61,7 +63,10 @@ class Daemon {
 
  private:
   Daemon(const DaemonOptions& options, KeeperClient& keeper)
-      : options_(options), mounts_(keeper, options.data_dir) {}
+      : options_(options),
+        keeper_(keeper),
+        upgrade_(keeper, options.server_command),
+        mounts_(keeper, options.data_dir) {}
   void End(bool hand_over);
   Status OpenStore();
   Status LoadKeys();
@@ -69,6 +74,8 @@ class Daemon {
   Result<uint32_t> RotateKey(const std::string& org);
   Status StartServices();
   Status StartServers();
+  Status StartHostServer();
+  Status StartHttpServer();
   bool IsMounted(const catalog::Environment& env);
   Status EndAbandonedOperations();
   void SettleInBackground();
@@ -76,8 +83,11 @@ class Daemon {
   host::StatsInfo Stats();
 
   const DaemonOptions options_;
+  KeeperClient& keeper_;
+  ServerUpgrade upgrade_;
   std::atomic<bool> ready_ = false;
   bool stopped_ = false;
+  bool sockets_kept_ = false;  // by the keeper, for the next server
   int64_t started_ms_ = 0;
 
   // In the order in which they start; they stop in the other.

@@ -187,9 +187,26 @@ Status FuseMountService::FindLiveMounts() {
     const Status taken = take();
     if (taken) continue;
     LogError("mount_not_taken_over", {{"error", taken.error().ToString()}});
-    IgnoreError(keeper_.Abandon(connection), "it has gone by itself");
+    AbandonUnlessTried(connection);
   }
   return {};
+}
+
+void FuseMountService::AbandonUnlessTried(const Id128& connection) {
+  const auto upgrade = keeper_.LastUpgrade();
+  if (upgrade && upgrade->state == UpgradeOutcome::kUnderWay) {
+    MutexLock lock(mutex_);
+    ++left_;
+    return;
+  }
+  IgnoreError(keeper_.Abandon(connection), "it has gone by itself");
+}
+
+Status FuseMountService::AllTaken() {
+  MutexLock lock(mutex_);
+  if (left_ == 0) return {};
+  return Err(ErrorCode::kFailedPrecondition,
+             fmt::format("{} mounts could not be taken over", left_));
 }
 
 std::vector<Id128> FuseMountService::VolumesToTakeOver() {
@@ -214,6 +231,7 @@ Status FuseMountService::TakeOver(Volume& volume) {
     const auto found = live_.find(volume.id());
     if (found == live_.end()) return Err(ErrorCode::kNotFound, "no such mount");
     live.mount.device.fuse = std::move(found->second.mount.device.fuse);
+    live.mount.file = std::move(found->second.mount.file);
     live.mount.device.device_major = found->second.mount.device.device_major;
     live.mount.device.device_minor = found->second.mount.device.device_minor;
     live.mount.request = found->second.mount.request;
@@ -240,7 +258,7 @@ void FuseMountService::Abandon(const Id128& volume) {
     connection = found->second.mount.request.connection;
     live_.erase(found);
   }
-  IgnoreError(keeper_.Abandon(connection), "it has gone by itself");
+  AbandonUnlessTried(connection);
 }
 
 void FuseMountService::HandOver() {

@@ -41,12 +41,16 @@ class FuseMountService final : public MountService {
   std::optional<LiveConnection> LiveConnectionOf(const Id128& volume) override;
   Status TakeOver(Volume& volume) override;
   void Abandon(const Id128& volume) override;
+  // FailedPrecondition: some mount could not be taken over, by a server that is tried in place of
+  // another: it should end, so that the other can. (Otherwise such mounts have been abandoned.)
+  Status AllTaken();
   void HandOver() override;
 
   // Volume and directory of each live mount.
   std::vector<std::pair<Id128, std::string>> List();
 
  private:
+  void AbandonUnlessTried(const Id128& connection) EXCLUDES(mutex_);
   struct Entry {
     std::string dir;
     std::shared_ptr<MountedVolume> mount = nullptr;  // null while it is being mounted
@@ -70,6 +74,7 @@ class FuseMountService final : public MountService {
   SpaceReservation dirty_ GUARDED_BY(dirty_mutex_);  // for all of them together
   Mutex mutex_;
   std::map<Id128, Entry> mounts_ GUARDED_BY(mutex_);
+  uint32_t left_ GUARDED_BY(mutex_) = 0;           // not taken over, and not abandoned
   std::map<Id128, Live> live_ GUARDED_BY(mutex_);  // not served yet
 };
 

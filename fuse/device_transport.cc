@@ -24,7 +24,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <limits>
 #include <mutex>
 
 #include "store/base/check.h"
@@ -36,7 +35,7 @@ namespace {
 constexpr uint64_t kResendBit = uint64_t{1} << 63;  // FUSE_UNIQUE_RESEND, Linux 6.9
 constexpr size_t kHeaderRoomBytes = 4096;           // as libfuse: header and fixed part of a WRITE
 constexpr int kWakeSignal = SIGURG;
-constexpr uint64_t kIdle = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kIdle = RequestProgress::kIdle;
 
 void InstallWakeHandler() {
   static std::once_flag once;
@@ -72,18 +71,28 @@ class DeviceTransport::Buffer {
   const size_t size_;
 };
 
-DeviceTransport::DeviceTransport(UniqueFd fd, const DeviceTransportOptions& options)
-    : fd_(std::move(fd)), options_(options) {}
+DeviceTransport::DeviceTransport(UniqueFd fd, const DeviceTransportOptions& options,
+                                 std::unique_ptr<RequestProgress> progress)
+    : fd_(std::move(fd)),
+      options_(options),
+      progress_(progress != nullptr ? std::move(progress) : RequestProgress::Private()) {}
 
 DeviceTransport::~DeviceTransport() { Stop(); }
 
 Status DeviceTransport::Start(FuseRequestHandler& handler) {
   if (!fd_.valid()) return Err(ErrorCode::kInvalidArgument, "no fd for the FUSE transport");
+  if (options_.threads < 1 || options_.threads > RequestProgress::kLanes) {
+    return Err(ErrorCode::kInvalidArgument, fmt::format("{} threads for a mount: 1 to {}",
+                                                        options_.threads, RequestProgress::kLanes));
+  }
   InstallWakeHandler();
   handler_ = &handler;
+  for (int i = 0; i < RequestProgress::kLanes; ++i) progress_->bound(i).store(0);
   for (int i = 0; i < options_.threads; ++i) {
-    slots_.push_back(std::make_unique<Slot>());
-    slots_.back()->lane = static_cast<uint16_t>(i);
+    slots_.push_back(std::unique_ptr<Slot>(
+        new Slot{.lane = static_cast<uint16_t>(i), .bound = progress_->bound(i)}));
+    // Not only in the thread: between two servers there is always somebody's bound.
+    slots_.back()->bound.store(progress_->highest().load() + 1);
   }
   for (auto& slot : slots_) threads_.emplace_back([this, raw = slot.get()] { Loop(*raw); });
   return {};
@@ -111,7 +120,7 @@ void DeviceTransport::Loop(Slot& slot) {
   const Buffer buffer(options_.max_payload_bytes + kHeaderRoomBytes);
   const Buffer scratch(options_.max_payload_bytes);
   while (!stopping_.load()) {
-    slot.bound.store(highest_.load() + 1);
+    slot.bound.store(progress_->highest().load() + 1);
     const ssize_t count = ::read(fd_.get(), buffer.bytes().data(), buffer.bytes().size());
     if (count > 0) {
       Deliver(slot, buffer.bytes().first(static_cast<size_t>(count)), scratch.bytes());
@@ -154,8 +163,9 @@ void DeviceTransport::Deliver(Slot& slot, std::span<char> bytes, std::span<char>
       LogWarning("fuse_unique_out_of_order", {{"unique", request.unique}});
     }
     slot.bound.store(request.unique);
-    uint64_t highest = highest_.load();
-    while (highest < request.unique && !highest_.compare_exchange_weak(highest, request.unique)) {
+    uint64_t highest = progress_->highest().load();
+    while (highest < request.unique &&
+           !progress_->highest().compare_exchange_weak(highest, request.unique)) {
     }
   } else if (request.resent) {
     slot.bound.store(std::min(slot.bound.load(), request.unique));
@@ -169,6 +179,19 @@ uint64_t DeviceTransport::ReplyFloor() const {
   uint64_t floor = kIdle;
   for (const auto& slot : slots_) floor = std::min(floor, slot->bound.load());
   return floor;
+}
+
+uint64_t DeviceTransport::FailUnanswered() {
+  constexpr uint64_t kStep = 2;  // odd numbers are interrupts
+  const RequestProgress::Unanswered left = progress_->left();
+  uint64_t failed = 0;
+  for (uint64_t unique = std::max(left.first & ~uint64_t{1}, kStep); unique <= left.last;
+       unique += kStep) {
+    fuse_out_header answer{.len = sizeof answer, .error = -EIO, .unique = unique};
+    // ENOENT: it was answered, is still to be read, or does not exist.
+    failed += ::write(fd_.get(), &answer, sizeof answer) == sizeof answer ? 1 : 0;
+  }
+  return failed;
 }
 
 void DeviceTransport::Close() {

@@ -197,6 +197,38 @@ Result<MountedDevice> KeeperClient::Mount(const MountRequest& request, int file)
                        .device_minor = mount.device_minor};
 }
 
+Status KeeperClient::Upgrade(const UpgradeRequest& request, int program) {
+  CAIRN_TRY(Call(MessageType::kUpgrade, request.Encode(), kCallTimeoutMs, program));
+  return {};
+}
+
+Result<UpgradeOutcome> KeeperClient::LastUpgrade() {
+  const auto reply = Call(MessageType::kUpgradeOutcome, {}, kCallTimeoutMs);
+  if (!reply && reply.error().sys_errno() == EOPNOTSUPP) return UpgradeOutcome{};
+  if (!reply) return std::unexpected(reply.error());
+  return UpgradeOutcome::Decode(reply->message.payload);
+}
+
+Status KeeperClient::ReplaceKeeper(int program) {
+  const auto reply = Call(MessageType::kReplaceKeeper, {}, kCallTimeoutMs, program);
+  if (!reply && reply.error().sys_errno() == EPROTO) {
+    return Err(ErrorCode::kFailedPrecondition, reply.error().message());
+  }
+  if (!reply) return std::unexpected(reply.error());
+  return {};
+}
+
+Status KeeperClient::KeepFile(const std::string& name, int fd) {
+  CAIRN_TRY(Call(MessageType::kKeepFile, name, kCallTimeoutMs, fd));
+  return {};
+}
+
+Result<UniqueFd> KeeperClient::KeptFile(const std::string& name) {
+  ReceivedMessage reply = CAIRN_TRY(Call(MessageType::kKeptFile, name, kCallTimeoutMs));
+  if (!reply.fd.valid()) return Err(ErrorCode::kInternal, "the keeper sent no file");
+  return std::move(reply.fd);
+}
+
 Result<std::vector<Id128>> KeeperClient::ListMounts() {
   const ReceivedMessage reply = CAIRN_TRY(Call(MessageType::kList, {}, kCallTimeoutMs));
   return DecodeConnections(reply.message.payload);

@@ -92,6 +92,21 @@ class KeeperClient {
   // From now on the keeper starts another server when this one is gone.
   Status Ready();
 
+  // ---- upgrade ----
+  // The keeper starts `program` (a descriptor, which stays the caller's) once this process is gone,
+  // and this one again if that is not ready in time. FailedPrecondition: another is under way, or
+  // everything stops.
+  Status Upgrade(const UpgradeRequest& request, int program);
+  // How the last one ended; nothing of a keeper that knows none.
+  Result<UpgradeOutcome> LastUpgrade();
+  // The keeper's process goes on with `program`. FailedPrecondition: not now, or that program does
+  // not understand the keeper that runs.
+  Status ReplaceKeeper(int program);
+
+  // A descriptor that the keeper holds for the servers that follow, by its name.
+  Status KeepFile(const std::string& name, int fd);
+  Result<UniqueFd> KeptFile(const std::string& name);  // NotFound: none
+
   // Unmounts; writes back what is dirty through the server, so its threads must still serve. An
   // already unmounted one is fine. With `lazy` a busy mount is detached: it serves open files until
   // the last is closed. When the keeper is gone this process unmounts itself. Errors:

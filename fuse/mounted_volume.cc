@@ -52,7 +52,7 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::Mount(KeeperClient& keeper
   }
   mounted->device_.device_major = device->device_major;
   mounted->device_.device_minor = device->device_minor;
-  CAIRN_TRY(mounted->Serve(std::move(device->fuse), nullptr));
+  CAIRN_TRY(mounted->Serve(std::move(device->fuse), opens.get(), nullptr));
   // A helper takes 10 ms to start: one is idle before the first barrier, which may be part of a
   // pause.
   auto helper = keeper.AcquireHelper();
@@ -72,7 +72,7 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::TakeOver(KeeperClient& kee
   mounted->request_ = std::move(taken.request);
   mounted->device_.device_major = taken.device.device_major;
   mounted->device_.device_minor = taken.device.device_minor;
-  const Status serves = mounted->Serve(std::move(taken.device.fuse), &taken.init);
+  const Status serves = mounted->Serve(std::move(taken.device.fuse), taken.file.get(), &taken.init);
   if (!serves) {
     mounted->HandOver();  // the mount is not ours to end
     return std::unexpected(serves.error());
@@ -81,10 +81,12 @@ Result<std::unique_ptr<MountedVolume>> MountedVolume::TakeOver(KeeperClient& kee
 }
 
 // Without an INIT that anybody saved the kernel's is still to come, or comes again.
-Status MountedVolume::Serve(UniqueFd fuse, const std::string* taken_init) {
+Status MountedVolume::Serve(UniqueFd fuse, int file, const std::string* taken_init) {
+  auto progress = CAIRN_TRY(RequestProgress::OnFile(file));
   transport_ = std::make_unique<DeviceTransport>(
       std::move(fuse),
-      DeviceTransportOptions{.threads = options_.threads, .before_reply = options_.before_reply});
+      DeviceTransportOptions{.threads = options_.threads, .before_reply = options_.before_reply},
+      std::move(progress));
   VolumeServerOptions server_options;
   server_options.connection = request_.connection;
   server_options.writeback_cache = options_.writeback_cache;
@@ -101,12 +103,25 @@ Status MountedVolume::Serve(UniqueFd fuse, const std::string* taken_init) {
   server_ = CAIRN_TRY(VolumeServer::Create(volume_, *transport_, server_options));
   if (taken_init != nullptr) {
     if (!taken_init->empty()) CAIRN_TRY(server_->TakeOver(*taken_init));
-    CAIRN_TRY(server_->AskForResend());
+    CAIRN_TRY(TakeRequestsOver());
   }
   CAIRN_TRY(transport_->Start(*server_));
   if (!server_->WaitForInit(kInitTimeoutMs)) {
     return Err(ErrorCode::kUnavailable, "the kernel did not finish INIT of " + request_.dir);
   }
+  return {};
+}
+
+// What the server before this one took and did not answer comes again, or, before Linux 6.9, fails
+// once: its callers would wait for ever.
+Status MountedVolume::TakeRequestsOver() {
+  const Status resent = options_.resends
+                            ? server_->AskForResend()
+                            : Status(Err(ErrorCode::kUnavailable, "not asked for", EINVAL));
+  if (resent || resent.error().sys_errno() != EINVAL) return resent;
+  server_->AnswerTakenInit();
+  const uint64_t failed = transport_->FailUnanswered();
+  LogWarning("fuse_requests_failed", {{"dir", dir()}, {"requests", failed}});
   return {};
 }
 

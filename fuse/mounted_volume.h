@@ -31,6 +31,7 @@ struct FuseMountOptions {
   std::function<void()> on_closed;  // the connection has ended, by whomever; on a transport thread:
                                     // do not Stop() from it
   std::function<void(bool writers)> on_writers;  // as VolumeServerOptions says
+  bool resends = true;                           // false, for tests: as before Linux 6.9
   std::function<void()> before_reply;            // as DeviceTransportOptions says
   std::string cookie;  // by which who takes the mount over knows what it is; at most 1024 bytes
 };
@@ -83,7 +84,8 @@ class MountedVolume {
  private:
   MountedVolume(KeeperClient& keeper, Volume& volume, const FuseMountOptions& options)
       : keeper_(keeper), volume_(volume), options_(options) {}
-  Status Serve(UniqueFd fuse, const std::string* taken_init);
+  Status Serve(UniqueFd fuse, int file, const std::string* taken_init);
+  Status TakeRequestsOver();
   Status RunBarrier() REQUIRES(barrier_mutex_);
   void Stop(bool hand_over = false);
 

@@ -179,6 +179,7 @@ Status VolumeServer::TakeOver(std::string_view init) {
   std::memcpy(&header, bytes.data(), sizeof header);
   const FuseRequest request{.unique = header.unique, .opcode = FUSE_INIT, .bytes = bytes};
   CurrentRequest() = &request;
+  taken_init_unique_ = header.unique;
   taking_over_ = true;
   fuse_buf buffer{};
   buffer.size = bytes.size();
@@ -199,6 +200,16 @@ Status VolumeServer::AskForResend() {
   const int error = transport_.Send({&iov, 1});
   if (error == 0) return {};
   return Err(ErrorCode::kUnavailable, "this kernel does not send requests again", error);
+}
+
+void VolumeServer::AnswerTakenInit() {
+  if (taken_init_reply_.empty()) return;
+  fuse_out_header header{.len = static_cast<uint32_t>(sizeof header + taken_init_reply_.size()),
+                         .error = 0,
+                         .unique = taken_init_unique_};
+  const iovec iov[] = {{.iov_base = &header, .iov_len = sizeof header},
+                       {.iov_base = taken_init_reply_.data(), .iov_len = taken_init_reply_.size()}};
+  transport_.Send(iov);  // ENOENT: it has been answered
 }
 
 void VolumeServer::HandleInit(const FuseRequest& request) {

@@ -76,6 +76,8 @@ class VolumeServer final : public FuseRequestHandler {
   // transport starts, so that these come before everything new. Unavailable: this kernel cannot
   // (before Linux 6.9).
   Status AskForResend();
+  // Where the kernel sends nothing again: the answer to the INIT of TakeOver, should it have none.
+  void AnswerTakenInit();
   // By opcode: requests that came again, and those of them that a record answered.
   struct Resends {
     uint64_t seen = 0;
@@ -148,6 +150,7 @@ class VolumeServer final : public FuseRequestHandler {
   bool told_writers_ GUARDED_BY(writers_mutex_) = false;
   bool writers_ended_ GUARDED_BY(writers_mutex_) = false;
 
+  uint64_t taken_init_unique_ = 0;
   std::string taken_init_reply_;  // what TakeOver's INIT would have been answered; constant then
   bool taking_over_ = false;      // in TakeOver
   std::unordered_map<uint64_t, ReplyRecord> records_;  // by request; constant after construction

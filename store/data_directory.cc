@@ -272,6 +272,12 @@ void DataDirectory::KeepOpeningRoom() {
   fallocate(lock_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(wanted));
 }
 
+Status DataDirectory::CheckFormat(FileSystem& fs, const std::string& dir) {
+  const auto format = CAIRN_TRY(ReadFormat(fs, dir));
+  if (!format) return Err(ErrorCode::kNotFound, dir + " has no cairn.format: nothing is there");
+  return {};
+}
+
 Result<std::unique_ptr<DataDirectory>> DataDirectory::Open(const DataDirectoryOptions& options) {
   FileSystem& fs = options.fs;
   const std::string& dir = options.dir;

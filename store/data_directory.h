@@ -58,6 +58,9 @@ class DataDirectory {
   //   Unavailable         the master key command took too long
   //   DataLoss            cairn.format is damaged; a backup lacks a file
   static Result<std::unique_ptr<DataDirectory>> Open(const DataDirectoryOptions& options);
+  // Whether this program may serve what is there, by its format alone: locks and changes nothing.
+  // NotFound, and FailedPrecondition and DataLoss as above.
+  static Status CheckFormat(FileSystem& fs, const std::string& dir);
   ~DataDirectory();
   DataDirectory(const DataDirectory&) = delete;
   DataDirectory& operator=(const DataDirectory&) = delete;

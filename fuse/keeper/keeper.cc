@@ -7,21 +7,22 @@
 // /dev/fuse)
 // -> lazy unmounts -> unmount threads joined -> barrier helpers killed and reaped.
 //
-// Invariants: every fd here is close-on-exec (a barrier helper must never hold /dev/fuse); no path
-// below a mount of ours is opened; the mount's root is only looked at with AT_STATX_DONT_SYNC,
-// which asks no server. Sources: mount(2), fuse(4), statx(2), Documentation/filesystems/fuse.rst of
-// the kernel (fusectl).
+// Upgrade: the next server is started from the file that came with UPGRADE, and when it is not
+// READY in time, the one after it from the file before. The keeper itself is replaced by execve(2)
+// between two messages, when no thread but the loop's runs.
+//
+// Invariants: every fd here is close-on-exec (a barrier helper must never hold /dev/fuse), but in
+// the moment of that execve; no path below a mount of ours is opened. Sources: mount(2), fuse(4),
+// execveat(2), sd_notify(3).
 #include "fuse/keeper/keeper.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mount.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
-#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,19 +30,21 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "fuse/keeper/channel.h"
+#include "fuse/keeper/keeper_state.h"
+#include "fuse/keeper/mount_point.h"
 #include "fuse/keeper/protocol.h"
+#include "fuse/keeper/service_manager.h"
+#include "fuse/keeper/spawn.h"
 #include "store/base/log.h"
 #include "store/base/mutex.h"
 #include "store/base/unique_fd.h"
@@ -56,76 +59,29 @@ constexpr int kHelperReapTries = 200;  // 2 s
 constexpr int kMostFailedStarts = 12;  // in a row
 constexpr int64_t kFirstDelayMs = 50;
 constexpr int64_t kMostDelayMs = 5000;
-
-// Writes a kernel control file; false when it is not there or refuses.
-bool WriteControl(const char* path, std::string_view value) {
-  const int fd = ::open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool written =
-      ::write(fd, value.data(), value.size()) == static_cast<ssize_t>(value.size());
-  ::close(fd);
-  return written;
-}
-
-struct Device {
-  uint32_t major = 0;
-  uint32_t minor = 0;
-  bool operator==(const Device&) const = default;
-};
-
-// The device that the directory `dir` is on, without a request to any FUSE server for `dir` itself.
-// Nothing: errno says why.
-std::optional<Device> DeviceOf(const std::string& dir) {
-  struct statx st{};
-  const int flags = AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT;
-  if (::statx(AT_FDCWD, dir.c_str(), flags, STATX_TYPE, &st) != 0) return std::nullopt;
-  if (!S_ISDIR(st.stx_mode)) {
-    errno = ENOTDIR;
-    return std::nullopt;
-  }
-  return Device{st.stx_dev_major, st.stx_dev_minor};
-}
-
-// Whether a filesystem is mounted anywhere in our namespace; proc_pid_mountinfo(5).
-bool IsMountedAnywhere(const Device& device) {
-  std::ifstream mounts("/proc/self/mountinfo");
-  const std::string wanted = fmt::format("{}:{}", device.major, device.minor);
-  for (std::string line; std::getline(mounts, line);) {
-    std::istringstream fields(line);
-    std::string id, parent, number;
-    if (fields >> id >> parent >> number && number == wanted) return true;
-  }
-  return false;
-}
-
-// After a kill -9 of keeper and server together their mounts stay in the tree, dead: statfs(2)
-// fails with ENOTCONN at once. A new mount would otherwise cover the dead one and reveal it again
-// at its end.
-void DetachDeadMounts(const std::string& dir) {
-  constexpr int kMostStacked = 16;
-  for (int i = 0; i < kMostStacked; ++i) {
-    struct statfs st{};
-    if (::statfs(dir.c_str(), &st) == 0 || errno != ENOTCONN) return;
-    LogWarning("keeper_detaching_dead_mount", {{"dir", dir}});
-    if (::umount2(dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) return;
-  }
-}
-
-struct Mount {
-  std::string dir;
-  Device device;
-  UniqueFd fuse;
-  UniqueFd file;     // the server's memory that outlives it
-  std::string init;  // the kernel's INIT request, for who takes the mount over
-  MountRequest request;
-};
+constexpr int kProbeTries = 1000;  // 10 s
 
 class Keeper {
  public:
-  explicit Keeper(const KeeperOptions& options) : options_(options) {}
+  explicit Keeper(const KeeperOptions& options) : options_(options) {
+    for (auto& [name, fd] : options.files) {
+      ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+      files_[name] = UniqueFd(fd);
+    }
+  }
+  explicit Keeper(const KeeperState& state)
+      : options_{.server_command = state.server_command,
+                 .barrier_program = state.barrier_program,
+                 .files = {}} {
+    Resume(state);
+  }
 
   int Run() {
     if (!Prepare()) return 1;
+    if (server_pid_ < 0) {
+      program_ = OpenProgram(options_.server_command[0]);
+      if (!StartServer()) return 1;
+    }
     Loop();
     CleanUp();
     return ExitCode();
@@ -133,6 +89,13 @@ class Keeper {
 
  private:
   using Clock = std::chrono::steady_clock;
+  // The program of an UPGRADE that has not ended.
+  struct Candidate {
+    Id128 id;
+    UniqueFd program;
+    std::chrono::milliseconds ready_timeout;
+    bool started = false;
+  };
   struct Worker {
     std::thread thread;
     std::shared_ptr<std::atomic<bool>> done;
@@ -152,7 +115,66 @@ class Keeper {
       LogError("keeper_signalfd_failed", {{"errno", errno}});
       return false;
     }
-    return StartServer();
+    return true;
+  }
+
+  // The keeper before this one, in the same process, has left all this.
+  void Resume(const KeeperState& state) {
+    for (const int fd : state.Descriptors()) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    program_ = UniqueFd(state.program);
+    channel_ = std::make_shared<Channel>(UniqueFd(state.channel));
+    server_pid_ = state.server_pid == 0 ? -1 : state.server_pid;
+    connected_ = state.connected;
+    ready_ = state.ready;
+    ever_ready_ = state.ever_ready;
+    stopping_ = state.stopping;
+    failed_starts_ = static_cast<int>(state.failed_starts);
+    helpers_.insert(state.helpers.begin(), state.helpers.end());
+    outcome_ = state.outcome;
+    for (const KeeperState::File& file : state.files) files_[file.name] = UniqueFd(file.fd);
+    MutexLock lock(mutex_);
+    for (const KeeperState::Mount& mount : state.mounts) {
+      mounts_[mount.reply.mount.connection] = {
+          .dir = mount.reply.mount.dir,
+          .device = {.major = mount.reply.device_major, .minor = mount.reply.device_minor},
+          .fuse = UniqueFd(mount.fuse),
+          .file = UniqueFd(mount.file),
+          .init = mount.reply.init,
+          .request = mount.reply.mount};
+    }
+    LogInfo("keeper_replaced", {{"mounts", mounts_.size()}});
+    Message asked{.type = static_cast<uint16_t>(MessageType::kReplaceKeeper), .payload = {}};
+    asked.id = state.message_id;
+    Reply(asked, {});
+  }
+
+  KeeperState State(uint64_t message_id) {
+    KeeperState state{.server_command = options_.server_command,
+                      .barrier_program = options_.barrier_program,
+                      .program = program_.get(),
+                      .server_pid = server_pid_ < 0 ? 0 : server_pid_,
+                      .channel = channel_->fd(),
+                      .connected = connected_,
+                      .ready = ready_,
+                      .ever_ready = ever_ready_,
+                      .stopping = stopping_,
+                      .failed_starts = static_cast<uint32_t>(failed_starts_),
+                      .message_id = message_id,
+                      .helpers = {helpers_.begin(), helpers_.end()},
+                      .outcome = outcome_,
+                      .files = {},
+                      .mounts = {}};
+    for (const auto& [name, file] : files_) state.files.push_back({.fd = file.get(), .name = name});
+    MutexLock lock(mutex_);
+    for (const auto& [connection, mount] : mounts_) {
+      state.mounts.push_back({.reply = {.device_major = mount.device.major,
+                                        .device_minor = mount.device.minor,
+                                        .init = mount.init,
+                                        .mount = mount.request},
+                              .fuse = mount.fuse.get(),
+                              .file = mount.file.get()});
+    }
+    return state;
   }
 
   bool StartServer() {
@@ -168,7 +190,15 @@ class Keeper {
     std::vector<std::string> words = options_.server_command;
     words.push_back("--keeper-fd");
     words.push_back(fmt::format("{}", end.fd()));
-    server_pid_ = Spawn(words, end.fd(), end.fd(), kServerOomScore);
+    if (candidate_) {
+      candidate_->started = true;
+      ready_by_ = Clock::now() + candidate_->ready_timeout;
+    }
+    server_pid_ = Spawn({.words = words,
+                         .program = candidate_ ? candidate_->program.get() : program_.get(),
+                         .inherited = end.fd(),
+                         .as = end.fd(),
+                         .oom_score = kServerOomScore});
     if (server_pid_ < 0) return false;
     LogInfo("keeper_started_server", {{"pid", server_pid_}, {"program", words[0]}});
     if (stopping_) TellToStop();
@@ -185,33 +215,6 @@ class Keeper {
     return !mounts_.empty();
   }
 
-  // Forks and execs; the child keeps `inherited` as fd `as`.
-  pid_t Spawn(const std::vector<std::string>& words, int inherited, int as, std::string_view oom) {
-    std::vector<char*> argv;
-    for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    const pid_t pid = ::fork();
-    if (pid < 0) LogError("keeper_fork_failed", {{"errno", errno}});
-    if (pid != 0) return pid;
-    // The child of a process with threads: async-signal-safe calls only.
-    WriteControl("/proc/self/oom_score_adj", oom);
-    sigset_t none;
-    sigemptyset(&none);
-    ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (inherited == as) {
-      ::fcntl(inherited, F_SETFD, 0);
-    } else {
-      ::dup2(inherited, as);
-    }
-    ::execvp(argv[0], argv.data());
-    const char* why = std::strerror(errno);
-    const char* const parts[] = {"cairn-keeper: cannot run ", argv[0], ": ", why, "\n"};
-    for (const char* part : parts) {
-      [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, part, std::strlen(part));
-    }
-    ::_exit(127);
-  }
-
   void Loop() {
     while (!done_) {
       pollfd fds[2] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
@@ -226,13 +229,27 @@ class Keeper {
       if (fds[0].revents != 0) HandleSignals();
       if (fds[1].revents != 0 && connected_) connected_ = HandleOneMessage();
       if (server_pid_ < 0 && !done_ && Clock::now() >= start_at_ && !StartServer()) done_ = true;
+      if (AwaitsCandidate() && Clock::now() >= ready_by_) {
+        FellBack(fmt::format("it was not ready within {} ms", candidate_->ready_timeout.count()));
+        ::kill(server_pid_, SIGKILL);
+      }
       JoinFinishedWorkers();
     }
   }
 
+  // A new program has been started and is not READY.
+  bool AwaitsCandidate() const { return server_pid_ >= 0 && candidate_ && candidate_->started; }
+
+  void FellBack(std::string why) {
+    LogError("keeper_upgrade_failed", {{"why", why}});
+    outcome_ = {.id = candidate_->id, .state = UpgradeOutcome::kFellBack, .why = std::move(why)};
+    candidate_.reset();
+  }
+
   int PollTimeoutMs() const {
-    if (server_pid_ >= 0) return -1;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(start_at_ - Clock::now());
+    if (server_pid_ >= 0 && !AwaitsCandidate()) return -1;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        (server_pid_ >= 0 ? ready_by_ : start_at_) - Clock::now());
     return static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
 
@@ -273,7 +290,9 @@ class Keeper {
       done_ = true;
       return;
     }
-    failed_starts_ = ready_ ? 0 : failed_starts_ + 1;
+    const bool upgrades = candidate_.has_value();  // or did
+    if (candidate_ && candidate_->started) FellBack(HowItEnded(status));
+    failed_starts_ = ready_ || upgrades ? 0 : failed_starts_ + 1;
     LogWarning("keeper_server_gone", {{"status", status}, {"failed_starts", failed_starts_}});
     if (failed_starts_ == kMostFailedStarts) {
       LogError("keeper_gives_up");
@@ -283,6 +302,12 @@ class Keeper {
     const int64_t delay_ms =
         failed_starts_ < 2 ? 0 : std::min(kFirstDelayMs << (failed_starts_ - 2), kMostDelayMs);
     start_at_ = Clock::now() + std::chrono::milliseconds(delay_ms);
+  }
+
+  static std::string HowItEnded(int status) {
+    return WIFSIGNALED(status)
+               ? fmt::format("it was ended by signal {} before it was ready", WTERMSIG(status))
+               : fmt::format("it ended with status {} before it was ready", WEXITSTATUS(status));
   }
 
   // False at the end of the stream: the server is about to exit.
@@ -320,8 +345,24 @@ class Keeper {
         HandleConnection(message);
         break;
       case MessageType::kReady:
-        ready_ = ever_ready_ = true;
-        Reply(message, {});
+        HandleReady(message);
+        break;
+      case MessageType::kUpgrade:
+        HandleUpgrade(message, std::move(fd));
+        break;
+      case MessageType::kUpgradeOutcome:
+        Reply(message, AwaitsCandidate() ? UpgradeOutcome{.id = candidate_->id,
+                                                          .state = UpgradeOutcome::kUnderWay,
+                                                          .why = {}}
+                                               .Encode()
+                                         : outcome_.Encode());
+        break;
+      case MessageType::kKeepFile:
+      case MessageType::kKeptFile:
+        HandleFile(message, std::move(fd));
+        break;
+      case MessageType::kReplaceKeeper:
+        HandleReplaceKeeper(message, fd);
         break;
       default:
         Fail(message, EOPNOTSUPP, "no such message");
@@ -374,46 +415,17 @@ class Keeper {
                 : fmt::format("that is inside the mount at {}: name another directory", mount.dir));
       }
     }
-    UniqueFd fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
-    if (!fuse.valid()) {
-      const int error = errno;
-      return Fail(message, error, fmt::format("cannot open /dev/fuse: {}", std::strerror(error)));
-    }
-    const uint32_t flags = request->flags;
-    std::string text = fmt::format("fd={},rootmode=40000,user_id=0,group_id=0", fuse.get());
-    if ((flags & MountRequest::kAllowOther) != 0) text += ",allow_other";
-    if ((flags & MountRequest::kDefaultPermissions) != 0) text += ",default_permissions";
-    if (request->max_read_bytes != 0) text += fmt::format(",max_read={}", request->max_read_bytes);
-    unsigned long mount_flags = 0;
-    if ((flags & MountRequest::kNoSuid) != 0) mount_flags |= MS_NOSUID;
-    if ((flags & MountRequest::kNoDev) != 0) mount_flags |= MS_NODEV;
-    if ((flags & MountRequest::kNoExec) != 0) mount_flags |= MS_NOEXEC;
-    if ((flags & MountRequest::kReadOnly) != 0) mount_flags |= MS_RDONLY;
-    const char* dir = request->dir.c_str();
-    if (::mount("cairn", dir, "fuse.cairn", mount_flags, text.c_str()) != 0) {
-      const int error = errno;
-      return Fail(message, error,
-                  fmt::format("mount(2) on {}: {}", request->dir, std::strerror(error)));
-    }
-    const auto device = DeviceOf(request->dir);
-    if (!device || *device == *before) {
-      ::umount2(dir, MNT_DETACH | UMOUNT_NOFOLLOW);
-      return Fail(message, EIO, fmt::format("the mount on {} is not visible", request->dir));
-    }
-    const int fuse_fd = fuse.get();
+    auto mount = AttachMount(*request, *before, std::move(file));
+    if (!mount) return Fail(message, mount.error().sys_errno(), mount.error().message());
+    const MountReply reply{.device_major = mount->device.major,
+                           .device_minor = mount->device.minor};
+    const int fuse_fd = mount->fuse.get();
     {
       MutexLock lock(mutex_);
-      mounts_[request->connection] = Mount{.dir = request->dir,
-                                           .device = *device,
-                                           .fuse = std::move(fuse),
-                                           .file = std::move(file),
-                                           .init = {},
-                                           .request = *request};
+      mounts_[request->connection] = *std::move(mount);
     }
-    LogInfo("keeper_mounted", {{"dir", request->dir}, {"device", device->minor}});
-    Reply(message,
-          MountReply{.device_major = device->major, .device_minor = device->minor}.Encode(),
-          fuse_fd);
+    LogInfo("keeper_mounted", {{"dir", request->dir}, {"device", reply.device_minor}});
+    Reply(message, reply.Encode(), fuse_fd);
   }
 
   void HandleUnmount(const Message& message) {
@@ -439,28 +451,9 @@ class Keeper {
 
   void Unmount(const Channel& channel, const Message& message, const UnmountRequest& request,
                const std::string& dir, const Device& device) {
-    int error = 0;
-    if (DeviceOf(dir) != device) {
-      if (IsMountedAnywhere(device)) {
-        return Fail(channel, message, EBUSY,
-                    fmt::format("cannot unmount {}: something else is mounted over it, or it was "
-                                "moved: unmount that, or move it back, first",
-                                dir));
-      }
-      // Otherwise somebody else has unmounted it already.
-    } else {
-      if (::umount2(dir.c_str(), UMOUNT_NOFOLLOW) != 0) error = errno;
-      if (error == EBUSY && request.lazy) {
-        error = ::umount2(dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0 ? errno : 0;
-      }
-    }
-    if (error != 0) {
-      return Fail(channel, message, error,
-                  fmt::format("cannot unmount {}: {}{}", dir, std::strerror(error),
-                              error == EBUSY
-                                  ? ": a process works in it or has a file open there; end it, or "
-                                    "use --force to detach it now"
-                                  : ""));
+    const Status detached = DetachMount(dir, device, request.lazy);
+    if (!detached) {
+      return Fail(channel, message, detached.error().sys_errno(), detached.error().message());
     }
     {
       // Closes our copy of the fd. After a lazy unmount the server's copy carries the connection
@@ -475,8 +468,11 @@ class Keeper {
   void HandleStartBarrier(const Message& message) {
     auto pair = Channel::MakePair();
     if (!pair) return Fail(message, pair.error().sys_errno(), pair.error().message());
-    const pid_t pid =
-        Spawn({options_.barrier_program}, pair->second.fd(), kBarrierHelperFd, kKeeperOomScore);
+    const pid_t pid = Spawn({.words = {options_.barrier_program},
+                             .program = -1,
+                             .inherited = pair->second.fd(),
+                             .as = kBarrierHelperFd,
+                             .oom_score = kKeeperOomScore});
     if (pid < 0) return Fail(message, EAGAIN, "cannot start the barrier helper");
     helpers_.insert(pid);
     Reply(message, EncodePid(static_cast<uint32_t>(pid)), pair->first.fd());
@@ -495,7 +491,7 @@ class Keeper {
     MutexLock lock(mutex_);
     const auto found = mounts_.find(*connection);
     if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
-    const Mount& mount = found->second;
+    const KeptMount& mount = found->second;
     switch (static_cast<MessageType>(message.type)) {
       case MessageType::kTake:
         return Reply(message,
@@ -509,20 +505,97 @@ class Keeper {
         if (!mount.file.valid()) return Fail(message, ENOENT, "no file came with that mount");
         return Reply(message, {}, mount.file.get());
       default:
-        Abandon(found->second);
+        AbortMount(found->second);
         mounts_.erase(found);
         return Reply(message, {});
     }
   }
 
-  // Nobody serves it any more: whoever waits for an answer gets an error instead.
-  void Abandon(Mount& mount) {
-    LogWarning("keeper_aborting_connection", {{"dir", mount.dir}});
-    WriteControl(fmt::format("/sys/fs/fuse/connections/{}/abort", mount.device.minor).c_str(), "1");
-    mount.fuse.Reset();  // the last fd of the connection: aborts it where fusectl is not mounted
-    if (DeviceOf(mount.dir) == mount.device) {
-      ::umount2(mount.dir.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+  void HandleReady(const Message& message) {
+    if (candidate_ && candidate_->started) {
+      program_ = std::move(candidate_->program);
+      outcome_ = {.id = candidate_->id, .state = UpgradeOutcome::kDone, .why = {}};
+      LogInfo("keeper_upgraded", {{"pid", server_pid_}});
+      candidate_.reset();
     }
+    if (!ever_ready_) TellServiceManager("READY=1");
+    ready_ = ever_ready_ = true;
+    Reply(message, {});
+  }
+
+  void HandleUpgrade(const Message& message, UniqueFd program) {
+    const auto request = UpgradeRequest::Decode(message.payload);
+    if (!request) return Fail(message, EPROTO, request.error().message());
+    if (!program.valid()) return Fail(message, EBADF, "no program came with it");
+    if (stopping_) return Fail(message, EBUSY, "everything is about to stop");
+    if (candidate_) return Fail(message, EBUSY, "another upgrade is under way");
+    candidate_ = Candidate{.id = request->id,
+                           .program = std::move(program),
+                           .ready_timeout = std::chrono::milliseconds(request->ready_timeout_ms)};
+    Reply(message, {});
+  }
+
+  void HandleFile(const Message& message, UniqueFd file) {
+    const auto name = DecodeFileName(message.payload);
+    if (!name) return Fail(message, EPROTO, name.error().message());
+    if (message.type == static_cast<uint16_t>(MessageType::kKeepFile)) {
+      if (!file.valid()) return Fail(message, EBADF, "no file came with it");
+      files_[*name] = std::move(file);
+      return Reply(message, {});
+    }
+    const auto found = files_.find(*name);
+    if (found == files_.end()) return Fail(message, ENOENT, "no such file");
+    Reply(message, {}, found->second.get());
+  }
+
+  // Returns only when the program was not executed.
+  void HandleReplaceKeeper(const Message& message, const UniqueFd& program) {
+    if (!program.valid()) return Fail(message, EBADF, "no program came with it");
+    if (!workers_.empty() || candidate_ || stopping_) {
+      return Fail(message, EBUSY, "an unmount, an upgrade or a stop is under way: try again");
+    }
+    const KeeperState state = State(message.id);
+    const std::string bytes = state.Encode();
+    const UniqueFd file(::memfd_create("cairn-keeper-state", MFD_CLOEXEC));
+    if (!file.valid() ||
+        ::write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size())) {
+      return Fail(message, EIO, "cannot write down the state");
+    }
+    std::string name = "cairn-keeper";
+    std::string verb = "--can-resume";
+    std::string number = fmt::format("{}", file.get());
+    const pid_t probe = Spawn({.words = {name, verb, number},
+                               .program = program.get(),
+                               .inherited = file.get(),
+                               .as = file.get()});
+    if (!EndsWell(probe)) {
+      return Fail(message, EPROTO, "the new keeper does not understand this one's state");
+    }
+    std::vector<int> kept = state.Descriptors();
+    kept.push_back(file.get());
+    for (const int fd : kept) ::fcntl(fd, F_SETFD, 0);
+    verb = "--resume";
+    char* const argv[] = {name.data(), verb.data(), number.data(), nullptr};
+    ::execveat(program.get(), "", argv, environ, AT_EMPTY_PATH);
+    const int error = errno;
+    for (const int fd : kept) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    Fail(message, error, "cannot execute the new keeper");
+  }
+
+  // A child of ours that is neither server nor helper; in at most 10 s.
+  static bool EndsWell(pid_t pid) {
+    int status = 0;
+    for (int i = 0; pid > 0 && i < kProbeTries; ++i) {
+      if (::waitpid(pid, &status, WNOHANG) == pid) {
+        return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    if (pid > 0) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, &status, 0);
+    }
+    return false;
   }
 
   // Once INIT has been answered the bdi is ours to tune (the answer itself lowers its read-ahead).
@@ -533,20 +606,8 @@ class Keeper {
       MutexLock lock(mutex_);
       const auto found = mounts_.find(request->connection);
       if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
-      Mount& mount = found->second;
-      mount.init = std::move(request->init);
-      const uint32_t read_ahead_kib = request->answered ? mount.request.read_ahead_kib : 0;
-      const uint64_t max_dirty_bytes = request->answered ? mount.request.max_dirty_bytes : 0;
-      const std::string bdi =
-          fmt::format("/sys/class/bdi/{}:{}/", mount.device.major, mount.device.minor);
-      if (read_ahead_kib != 0 &&
-          !WriteControl((bdi + "read_ahead_kb").c_str(), fmt::format("{}", read_ahead_kib))) {
-        LogWarning("keeper_read_ahead_unchanged", {{"dir", mount.dir}});
-      }
-      if (max_dirty_bytes != 0 &&
-          !WriteControl((bdi + "max_bytes").c_str(), fmt::format("{}", max_dirty_bytes))) {
-        LogWarning("keeper_dirty_limit_unchanged", {{"dir", mount.dir}});
-      }
+      found->second.init = std::move(request->init);
+      if (request->answered) TuneMount(found->second);
     }
     Reply(message, {});
   }
@@ -563,12 +624,12 @@ class Keeper {
   }
 
   void CleanUp() {
-    std::map<Id128, Mount> left;
+    std::map<Id128, KeptMount> left;
     {
       MutexLock lock(mutex_);
       left.swap(mounts_);
     }
-    for (auto& [connection, mount] : left) Abandon(mount);
+    for (auto& [connection, mount] : left) AbortMount(mount);
     for (Worker& worker : workers_) worker.thread.join();
     for (const pid_t pid : helpers_) ::kill(pid, SIGKILL);
     // A bound, since nobody may hang: what is left after it is reaped by init.
@@ -597,16 +658,22 @@ class Keeper {
   bool done_ = false;
   int failed_starts_ = 0;  // in a row
   Clock::time_point start_at_;
+  UniqueFd program_;  // of the server; none: its path is executed, and fails as it should
+  std::optional<Candidate> candidate_;
+  Clock::time_point ready_by_;  // of a candidate that has been started
+  UpgradeOutcome outcome_;
+  std::map<std::string, UniqueFd> files_;
   int server_status_ = 0;
   std::set<pid_t> helpers_;
   std::list<Worker> workers_;  // unmounts in flight; the loop's thread only
 
   Mutex mutex_;
-  std::map<Id128, Mount> mounts_ GUARDED_BY(mutex_);
+  std::map<Id128, KeptMount> mounts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace
 
 int RunKeeper(const KeeperOptions& options) { return Keeper(options).Run(); }
+int RunKeeper(const KeeperState& state) { return Keeper(state).Run(); }
 
 }  // namespace cairn

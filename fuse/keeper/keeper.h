@@ -12,18 +12,24 @@
 //                                                     unmounts and stops
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
+
+#include "fuse/keeper/keeper_state.h"
 
 namespace cairn {
 
 struct KeeperOptions {
   std::vector<std::string> server_command;  // argv of the server; --keeper-fd N is appended
   std::string barrier_program;              // path of cairn-barrier
+  std::map<std::string, int> files;         // kept from the start; it owns them
 };
 
 // Runs until the server has exited; returns the exit code of the process. Blocks signals and starts
 // threads: call it from main only.
 int RunKeeper(const KeeperOptions& options);
+// As the keeper that this process was until now.
+int RunKeeper(const KeeperState& state);
 
 }  // namespace cairn

@@ -198,6 +198,53 @@ Result<TakeReply> TakeReply::Decode(std::string_view payload) {
   return reply;
 }
 
+std::string UpgradeRequest::Encode() const {
+  std::string out;
+  ByteWriter writer(out);
+  writer.Bytes(id.view());
+  writer.U32(ready_timeout_ms);
+  writer.U32(0);
+  return out;
+}
+
+Result<UpgradeRequest> UpgradeRequest::Decode(std::string_view payload) {
+  ByteReader reader(payload);
+  UpgradeRequest request;
+  request.id = ReadId(reader);
+  request.ready_timeout_ms = reader.U32();
+  const uint32_t reserved = reader.U32();
+  if (!reader.ok() || reader.remaining() != 0 || reserved != 0 || request.id.is_zero() ||
+      request.ready_timeout_ms == 0) {
+    return Malformed("upgrade request");
+  }
+  return request;
+}
+
+std::string UpgradeOutcome::Encode() const {
+  std::string out;
+  ByteWriter writer(out);
+  writer.Bytes(id.view());
+  writer.U32(state);
+  writer.Bytes(why);
+  return out;
+}
+
+Result<UpgradeOutcome> UpgradeOutcome::Decode(std::string_view payload) {
+  ByteReader reader(payload);
+  UpgradeOutcome outcome;
+  outcome.id = ReadId(reader);
+  const uint32_t state = reader.U32();
+  if (!reader.ok() || state > kUnderWay) return Malformed("upgrade outcome");
+  outcome.state = static_cast<State>(state);
+  outcome.why = reader.Bytes(reader.remaining());
+  return outcome;
+}
+
+Result<std::string> DecodeFileName(std::string_view payload) {
+  if (payload.empty() || payload.size() > kMaxFileNameBytes) return Malformed("file name");
+  return std::string(payload);
+}
+
 std::string EncodePid(uint32_t pid) {
   std::string out;
   ByteWriter(out).U32(pid);

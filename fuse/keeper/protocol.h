@@ -18,6 +18,7 @@ inline constexpr size_t kMaxMessageBytes = 65536;
 inline constexpr size_t kMaxBarrierInodes = 4096;
 inline constexpr size_t kMaxMountDirBytes = 4095;
 inline constexpr size_t kMaxCookieBytes = 1024;
+inline constexpr size_t kMaxFileNameBytes = 64;
 inline constexpr int kBarrierHelperFd = 3;
 
 enum class MessageType : uint16_t {
@@ -32,6 +33,11 @@ enum class MessageType : uint16_t {
   kAbandon = 9,
   kReady = 10,
   kStop = 11,
+  kUpgrade = 12,
+  kUpgradeOutcome = 13,
+  kKeepFile = 14,
+  kKeptFile = 15,
+  kReplaceKeeper = 16,
   kBarrier = 32,
 };
 inline constexpr uint16_t kReplyBit = 0x8000;
@@ -105,6 +111,31 @@ struct TakeReply {
   std::string Encode() const;
   static Result<TakeReply> Decode(std::string_view payload);
 };
+
+struct UpgradeRequest {
+  Id128 id;
+  uint32_t ready_timeout_ms = 0;
+  std::string Encode() const;
+  static Result<UpgradeRequest> Decode(std::string_view payload);
+};
+
+// How the last UPGRADE ended.
+struct UpgradeOutcome {
+  enum State : uint32_t {
+    kNone = 0,      // no UPGRADE has ended yet
+    kDone = 1,      // the program that came with it serves
+    kFellBack = 2,  // it did not become READY: the one before it serves again
+    kUnderWay = 3,  // whoever asks is what came with it
+  };
+  Id128 id = {};
+  State state = kNone;
+  std::string why = {};  // it fell back
+  std::string Encode() const;
+  static Result<UpgradeOutcome> Decode(std::string_view payload);
+};
+
+// Payload of KEEP_FILE and KEPT_FILE: 1 to kMaxFileNameBytes bytes.
+Result<std::string> DecodeFileName(std::string_view payload);
 
 // Payload of the replies to HELLO and START_BARRIER.
 std::string EncodePid(uint32_t pid);

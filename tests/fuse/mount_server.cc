@@ -1,4 +1,5 @@
-// mount_server DIR [--journal DIR [--take-over] | --write-delay-ms N] [--quota-bytes N]
+// mount_server DIR [--journal DIR [--take-over [--no-resend]] | --write-delay-ms N] [--quota-bytes
+// N]
 // [--reply-delay-us N] [--no-writeback] --keeper-fd N: what the mount tests run under a real
 // keeper: a volume in memory, or a real one with its journal, mounted on DIR, ruled by lines on
 // stdin, one line of answer each on stdout. It exists because a process that serves /dev/fuse must
@@ -188,6 +189,7 @@ int Serve(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "--no-writeback") options.writeback_cache = false;
     if (word == "--take-over") take_over = true;
+    if (word == "--no-resend") options.resends = false;
     if (i + 1 == argc) break;
     if (word == "--write-delay-ms") {
       volume_options.before_write = [ms = std::atoi(argv[i + 1])] {

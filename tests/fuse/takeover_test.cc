@@ -227,6 +227,42 @@ TEST_F(TakeoverTest, AfterSigtermOfTheKeeperNothingIsLeft) {
   EXPECT_FALSE(IsMounted(dir_));
 }
 
+// As on a kernel before 6.9: what is in flight fails once, everything else goes on.
+TEST_F(TakeoverTest, WithoutResendWhatIsInFlightFailsOnceAndTheMountStays) {
+  Start({"--take-over", "--no-resend", "--reply-delay-us", "50000"});
+  const UniqueFd held = OpenFile(Path("held"), O_RDWR | O_CREAT);
+  ASSERT_TRUE(WriteAll(held.get(), "held"));
+  int failed = 0;
+  for (int life = 0; life < 6; ++life) {
+    // Several at once, each answered late.
+    std::atomic<int> started = 0;
+    std::atomic<int> errors = 0;
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 6; ++i) {
+      callers.emplace_back([&, i] {
+        const std::string name = "d" + std::to_string(life) + "." + std::to_string(i);
+        ++started;
+        if (::mkdir(Path(name).c_str(), 0700) == 0) return;
+        EXPECT_EQ(errno, EIO) << std::strerror(errno);
+        ++errors;
+      });
+    }
+    while (started < 6) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 * life));
+    ::kill(server_, SIGKILL);
+    for (std::thread& caller : callers) caller.join();
+    failed += errors;
+    AwaitReady();
+    EXPECT_EQ(Slurp(Path("held")), "held");
+    ASSERT_TRUE(WriteAll(held.get(), ""));
+    struct stat st{};
+    EXPECT_EQ(::fstat(held.get(), &st), 0) << std::strerror(errno);
+    ASSERT_EQ(::mkdir(Path("after" + std::to_string(life)).c_str(), 0700), 0);
+  }
+  EXPECT_GT(failed, 0) << "nothing was in flight";
+  std::printf("%d of 36 calls were in flight\n", failed);
+}
+
 // What the kernel holds and nobody has synced is not lost because the server dies at a bad moment.
 TEST_F(TakeoverTest, AServerThatIsKilledBeforeItHasUnmountedIsFollowedByOneThatDoes) {
   StartTakingOver();
