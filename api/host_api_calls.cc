@@ -327,8 +327,8 @@ HostApi::Answer HostApi::SnapshotCall(const std::string& org, const host::HostRe
       CAIRN_TRY(CheckName(call.name()));
       std::map<std::string, std::string> labels;
       for (const auto& [name, value] : call.labels()) labels[name] = value;
-      *response.mutable_snapshot() = cairn::ToView(
-          CAIRN_TRY(services_.snapshots.Create(org, call.env(), call.name(), labels)));
+      *response.mutable_snapshot() = cairn::ToView(CAIRN_TRY(
+          services_.snapshots.Create(org, call.env(), call.name(), labels, call.operation())));
       return response;
     }
     case Call::kSnapshotList: {
@@ -348,8 +348,8 @@ HostApi::Answer HostApi::SnapshotCall(const std::string& org, const host::HostRe
     case Call::kFork: {
       const auto& call = request.fork();
       CAIRN_TRY(CheckName(call.name()));
-      *response.mutable_environment() = cairn::ToView(
-          CAIRN_TRY(services_.snapshots.Fork(org, call.source(), call.name(), call.with_memory())));
+      *response.mutable_environment() = cairn::ToView(CAIRN_TRY(services_.snapshots.Fork(
+          org, call.source(), call.name(), call.with_memory(), call.operation())));
       return response;
     }
     case Call::kPause: {

@@ -17,6 +17,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "api/host_frame.h"
@@ -121,17 +123,49 @@ HostServer::HostServer(const HostServerOptions& options, Handler handler, Unique
 
 HostServer::~HostServer() { Stop(); }
 
+// Reading ends at once; an answer that is being made can still be written.
+void HostServer::EndReading(bool fresh_too) {
+  for (Connection& connection : connections_) {
+    if (!connection.fd.valid() || (!fresh_too && !connection.served)) continue;
+    ::shutdown(connection.fd.get(), SHUT_RD);
+  }
+}
+
+void HostServer::TakeNoMore() {
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  ::eventfd_write(wake_.get(), 1);
+}
+
+// Who has just been accepted is about to ask: it is answered, and not cut off.
+void HostServer::Drain(int64_t timeout_ms) {
+  constexpr auto kFirstRequest = std::chrono::milliseconds(1000);
+  TakeNoMore();
+  const auto began = std::chrono::steady_clock::now();
+  const auto until = began + std::chrono::milliseconds(timeout_ms);
+  MutexLock lock(mutex_);
+  EndReading(/*fresh_too=*/false);
+  bool all_told = false;
+  while (std::ranges::any_of(connections_, [](const Connection& c) { return !c.done; })) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= until) return;
+    if (!all_told && now >= began + kFirstRequest) {
+      EndReading(/*fresh_too=*/true);
+      all_told = true;
+    }
+    const auto next = all_told ? until : std::min(until, began + kFirstRequest);
+    one_done_.WaitFor(mutex_, std::chrono::ceil<std::chrono::milliseconds>(next - now).count());
+  }
+}
+
 void HostServer::End(bool hand_over) {
+  TakeNoMore();
   {
     MutexLock lock(mutex_);
-    if (stopping_) return;
-    stopping_ = true;
-    // Reading ends at once; an answer that is being made can still be written.
-    for (Connection& connection : connections_) {
-      if (connection.fd.valid()) ::shutdown(connection.fd.get(), SHUT_RD);
-    }
+    if (ended_) return;
+    ended_ = true;
+    EndReading(/*fresh_too=*/true);
   }
-  ::eventfd_write(wake_.get(), 1);
   if (accept_thread_.joinable()) accept_thread_.join();
   std::list<Connection> connections;
   {
@@ -248,11 +282,15 @@ void HostServer::Serve(Connection& connection) {
       response = handler_(request);
     }
     open = answer(std::move(response), request.request_id());
+    MutexLock lock(mutex_);
+    connection.served = true;
+    if (stopping_) open = false;
   }
   MutexLock lock(mutex_);
   // The descriptor is closed here and not at the join, so that the peer sees the end at once.
   connection.fd.Reset();
   connection.done = true;
+  one_done_.NotifyAll();
 }
 
 }  // namespace cairn

@@ -42,6 +42,9 @@ class HostServer {
   // No new connections; idle ones are closed, calls that run are finished and answered; the socket
   // file is removed. Idempotent.
   void Stop() { End(/*hand_over=*/false); }
+  // Before either: no new connections, idle ones are closed, but for such as have not sent anything
+  // yet, which have a second to do so; waits until no call runs any more, for `timeout_ms` at most.
+  void Drain(int64_t timeout_ms);
   // As Stop, but the socket goes on listening for whoever has another descriptor of it, and its
   // file stays: who connects from now on waits for the next server.
   void HandOver() { End(/*hand_over=*/true); }
@@ -53,11 +56,14 @@ class HostServer {
   struct Connection {
     UniqueFd fd;
     std::thread thread;
+    bool served = false;  // a request of it has been answered
     bool done = false;
   };
 
   HostServer(const HostServerOptions& options, Handler handler, UniqueFd listener);
   void End(bool hand_over);
+  void TakeNoMore();
+  void EndReading(bool fresh_too) REQUIRES(mutex_);
   void AcceptLoop();
   void Serve(Connection& connection);
   void JoinFinished() REQUIRES(mutex_);
@@ -69,7 +75,9 @@ class HostServer {
   uint64_t socket_inode_ = 0;
   std::thread accept_thread_;
   Mutex mutex_;
-  bool stopping_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;  // takes no more
+  bool ended_ GUARDED_BY(mutex_) = false;
+  CondVar one_done_;
   std::list<Connection> connections_ GUARDED_BY(mutex_);
 };
 

@@ -71,6 +71,45 @@ Status AdvanceOperation(Catalog& catalog, std::string_view org, std::string_view
   });
 }
 
+Ruled<std::optional<std::string>> FindDone(Catalog& catalog, std::string_view org,
+                                           const OwnOperation& operation) {
+  if (operation.id.empty()) return std::nullopt;
+  if (!IsId(operation.id, kOperationPrefix)) {
+    return std::unexpected(
+        Refusal(ErrorCode::kInvalidArgument, {},
+                operation.id + " is no operation's id: op_ and 32 hex digits of your own"));
+  }
+  const auto found = CAIRN_TRY(GetRecord<Operation>(catalog, keys::Operation(org, operation.id)));
+  if (!found) return std::nullopt;
+  if (found->kind() != operation.kind || found->target() != operation.target) {
+    return Refuse(refusals::kIdempotencyConflict, "that id is of another operation (" +
+                                                      found->kind() + " of " + found->target() +
+                                                      "): use a new one");
+  }
+  return found->result();
+}
+
+Status RecordDone(CatalogTransaction& txn, std::string_view org, const OwnOperation& operation,
+                  std::string_view result, uint64_t server_epoch, int64_t now_ms) {
+  if (operation.id.empty()) return {};
+  const std::string key = keys::Operation(org, operation.id);
+  if (CAIRN_TRY(GetRecord<Operation>(txn, key))) {
+    return Err(ErrorCode::kFailedPrecondition, "the same operation runs twice: ask how it ended");
+  }
+  Operation record;
+  record.set_id(operation.id);
+  record.set_org(std::string(org));
+  record.set_kind(std::string(operation.kind));
+  record.set_target(operation.target);
+  record.set_phase("done");
+  record.set_result(std::string(result));
+  record.set_created_ms(now_ms);
+  record.set_ended_ms(now_ms);
+  record.set_server_epoch(server_epoch);
+  PutRecord(txn, key, record);
+  return {};
+}
+
 Status EndOperation(CatalogTransaction& txn, std::string_view org, std::string_view id,
                     std::string_view result, const Error* error, int64_t now_ms) {
   Operation operation = CAIRN_TRY(FindOperation(txn, org, id));

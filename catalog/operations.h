@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,21 @@ Status AdvanceOperation(Catalog& catalog, std::string_view org, std::string_view
 // that has ended stays as it is.
 Status EndOperation(CatalogTransaction& txn, std::string_view org, std::string_view id,
                     std::string_view result, const Error* error, int64_t now_ms);
+
+// ---- what one transaction does: the record comes with it, under the caller's own id ----
+// Whoever lost the answer asks by that id whether it was done, or does it again under it.
+struct OwnOperation {
+  std::string id = {};  // op_ and 32 hex digits; empty: nothing is recorded
+  std::string_view kind = {};
+  std::string target = {};
+};
+// The id of what it made, when it has been done. InvalidArgument: no such id; idempotency_conflict:
+// an operation of another kind or on another target has it.
+Ruled<std::optional<std::string>> FindDone(Catalog& catalog, std::string_view org,
+                                           const OwnOperation& operation);
+// In the transaction that makes `result`. FailedPrecondition: another one was faster.
+Status RecordDone(CatalogTransaction& txn, std::string_view org, const OwnOperation& operation,
+                  std::string_view result, uint64_t server_epoch, int64_t now_ms);
 
 Result<catalog::Operation> GetOperation(Catalog& catalog, std::string_view org,
                                         std::string_view id);

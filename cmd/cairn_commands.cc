@@ -358,6 +358,10 @@ void AddSessions(CLI::App& app, CommandContext& context) {
   }
 }
 
+constexpr const char* kOwnOperation =
+    "an id of your own, op_ and 32 hex digits: the same call with it again is done once, and "
+    "'operation show' says whether it was";
+
 void AddSnapshots(CLI::App& app, CommandContext& context) {
   CLI::App* snapshot = Group(app, "snapshot", "snapshots");
   {
@@ -368,6 +372,7 @@ void AddSnapshots(CLI::App& app, CommandContext& context) {
     Argument(verb, "ENV", r, call->mutable_env(), "env_...");
     Text(verb, "--name", r, call->mutable_name(), "its name");
     Pairs(verb, "--label", r, call->mutable_labels(), "NAME=VALUE");
+    Text(verb, "--operation", r, call->mutable_operation(), kOwnOperation);
     Sends(verb, context, r, Record());
   }
   {
@@ -399,6 +404,7 @@ void AddSnapshots(CLI::App& app, CommandContext& context) {
     Flag(
         verb, "--memory", r, [](host::HostRequest& q) { q.mutable_fork()->set_with_memory(true); },
         "with the snapshot's memory: the fork starts suspended");
+    Text(verb, "--operation", r, call->mutable_operation(), kOwnOperation);
     Sends(verb, context, r, Record());
   }
   {

@@ -7,10 +7,12 @@
 #include <fmt/format.h>
 #include <google/protobuf/stubs/logging.h>
 #include <malloc.h>
+#include <openssl/crypto.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -62,6 +64,13 @@ void RaiseDescriptorLimit() {
   }
 }
 
+// What the first use of libraries costs, before it is this server's turn: callers of a mount wait
+// from then on.
+void Warm() {
+  ::tzset();
+  ::OPENSSL_init_crypto(OPENSSL_INIT_LOAD_CONFIG | OPENSSL_INIT_ADD_ALL_CIPHERS, nullptr);
+}
+
 int Run(const cairn::DaemonOptions& options, int keeper_fd) {
   sigset_t signals;
   ::sigemptyset(&signals);
@@ -73,6 +82,7 @@ int Run(const cairn::DaemonOptions& options, int keeper_fd) {
   RaiseDescriptorLimit();
   ::umask(0077);  // RocksDB makes its files with 0644: everything here is its owner's alone
 
+  Warm();
   auto keeper = cairn::KeeperClient::Connect(cairn::UniqueFd(keeper_fd),
                                              [] { ::kill(::getpid(), kStopSignal); });
   if (!keeper) return Fail(keeper.error());

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <future>
 #include <utility>
 
 #include "api/host_views.h"
@@ -21,7 +22,7 @@ namespace {
 // What the keeper knows the listening sockets by.
 constexpr const char* kHostSocket = "listen:host";
 constexpr const char* kHttpSocket = "listen:http";
-constexpr int64_t kDrainMs = 5000;  // what is downloaded for longer than that is broken off
+constexpr int64_t kDrainMs = 10'000;  // calls that take longer are broken off by a hand-over
 
 // Bytes of the blocks that the files below a directory have. Files come and go meanwhile: a number
 // for people, not for decisions.
@@ -75,6 +76,16 @@ Status Daemon::OpenStore() {
   directory_->ForgetMasterKey();
   master_rotation_ = std::make_unique<MasterRotation>(fs, *directory_, *key_store_);
   CAIRN_TRY(master_rotation_->Resume());
+  // Two databases, at once: whoever calls on a mount waits for both. The index needs no key.
+  auto opening = std::async(std::launch::async, [&] {
+    return LocalBlockStore::Open({.fs = fs,
+                                  .dir = directory_->dir(),
+                                  .keys = keys_,
+                                  .clock = SystemClock(),
+                                  .store = directory_->store(),
+                                  .epoch = directory_->open_epoch(),
+                                  .space = space_.get()});
+  });
   auto catalog = LocalCatalog::Open(
       fs, *key_store_,
       {.dir = directory_->CatalogDir(),
@@ -90,13 +101,7 @@ Status Daemon::OpenStore() {
   registry_ = CAIRN_TRY(Registry::Open(*catalog_, SystemClock(), *key_store_, std::move(hooks)));
   CAIRN_TRY(registry_->ReleaseInitializations());
   CAIRN_TRY(LoadKeys());
-  store_ = CAIRN_TRY(LocalBlockStore::Open({.fs = fs,
-                                            .dir = directory_->dir(),
-                                            .keys = keys_,
-                                            .clock = SystemClock(),
-                                            .store = directory_->store(),
-                                            .epoch = directory_->open_epoch(),
-                                            .space = space_.get()}));
+  store_ = CAIRN_TRY(opening.get());
   return {};
 }
 
@@ -425,13 +430,14 @@ void Daemon::End(bool hand_over) {
   if (stopped_) return;
   stopped_ = true;
   ready_ = false;
+  if (hand_over) {  // the mounts are served meanwhile, and who connects waits for the next server
+    if (host_server_ != nullptr) host_server_->Drain(kDrainMs);
+    if (http_server_ != nullptr) http_server_->Drain(kDrainMs);
+  }
   if (volumes_ != nullptr)
     volumes_->EndWaits();  // an import, or a seal on a slow disk, takes minutes
   if (base_images_ != nullptr) base_images_->EndImports();
-  if (http_server_ != nullptr) {
-    if (hand_over) http_server_->Drain(kDrainMs);
-    http_server_->Stop();
-  }
+  if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) {
     hand_over&& sockets_kept_ ? host_server_->HandOver() : host_server_->Stop();
   }

@@ -21,6 +21,7 @@ namespace cairn {
 namespace {
 
 constexpr int64_t kCallTimeoutMs = 30'000;
+constexpr int64_t kNoLimit = int64_t{1} << 40;
 constexpr int64_t kUnmountTimeoutMs = 300'000;  // writes back what is dirty
 constexpr size_t kMaxIdleHelpers = 4;
 
@@ -104,7 +105,7 @@ Result<std::unique_ptr<KeeperClient>> KeeperClient::Connect(UniqueFd socket,
   std::unique_ptr<KeeperClient> client(
       new KeeperClient(Channel(std::move(socket)), std::move(on_stop)));
   client->reader_ = std::thread([raw = client.get()] { raw->ReadReplies(); });
-  const ReceivedMessage reply = CAIRN_TRY(client->Call(MessageType::kHello, {}, kCallTimeoutMs));
+  const ReceivedMessage reply = CAIRN_TRY(client->Call(MessageType::kHello, {}, kNoLimit));
   client->keeper_pid_ = CAIRN_TRY(DecodePid(reply.message.payload));
   return client;
 }

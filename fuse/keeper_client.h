@@ -67,7 +67,8 @@ class BarrierHelper {
 // Thread-safe. Its thread ends when the keeper does or in the destructor.
 class KeeperClient {
  public:
-  // Says HELLO. `on_stop` is called, from the client's thread, when the keeper wants it or has
+  // Says HELLO, and returns when it is this server's turn: while another one serves, it stands by.
+  // `on_stop` is called, from the client's thread, when the keeper wants it or has
   // gone: the server should unmount and stop. Errors: Unavailable (no keeper answers at that fd).
   static Result<std::unique_ptr<KeeperClient>> Connect(UniqueFd socket,
                                                        std::function<void()> on_stop);

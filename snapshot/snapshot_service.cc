@@ -90,9 +90,14 @@ catalog::Snapshot SnapshotService::NewSnapshot(const std::string& org, const std
   return snapshot;
 }
 
-Result<catalog::Snapshot> SnapshotService::Create(
-    const std::string& org, const std::string& env, const std::string& name,
-    const std::map<std::string, std::string>& labels) {
+Result<catalog::Snapshot> SnapshotService::Create(const std::string& org, const std::string& env,
+                                                  const std::string& name,
+                                                  const std::map<std::string, std::string>& labels,
+                                                  const std::string& operation) {
+  const OwnOperation own{.id = operation, .kind = "snapshot", .target = env};
+  if (const auto done = CAIRN_TRY(FindDone(catalog_, org, own))) {
+    return Get(org, *done);
+  }
   catalog::Snapshot snapshot = NewSnapshot(org, env, name);
   snapshot.mutable_labels()->insert(labels.begin(), labels.end());
   CAIRN_TRY(volumes_.RoomToRetain("a snapshot", kRecordBytes));
@@ -108,6 +113,7 @@ Result<catalog::Snapshot> SnapshotService::Create(
         }
         *snapshot.mutable_point() = point.point();
         CAIRN_TRY(FillVolumeFields(txn, *record, snapshot));
+        CAIRN_TRY(RecordDone(txn, org, own, snapshot.id(), server_epoch_, clock_.NowMs()));
         return PutNewSnapshot(txn, snapshot);
       }));
   return snapshot;
@@ -147,7 +153,15 @@ Ruled<void> SnapshotService::Delete(const std::string& org, const std::string& i
 
 Result<catalog::Environment> SnapshotService::Fork(const std::string& org,
                                                    const std::string& source,
-                                                   const std::string& name, bool with_memory) {
+                                                   const std::string& name, bool with_memory,
+                                                   const std::string& operation) {
+  const OwnOperation own{.id = operation, .kind = "fork", .target = source};
+  if (const auto done = CAIRN_TRY(FindDone(catalog_, org, own))) {
+    const auto earlier =
+        CAIRN_TRY(GetRecord<catalog::Environment>(catalog_, keys::Environment(org, *done)));
+    if (!earlier) return NoSuch("environment", *done);
+    return *earlier;
+  }
   CAIRN_TRY(volumes_.RoomToRetain("a fork", kRecordBytes));
   catalog::Environment made;
   made.set_id(NewId(kEnvironmentPrefix));
@@ -170,6 +184,7 @@ Result<catalog::Environment> SnapshotService::Fork(const std::string& org,
     made.set_quota_bytes(parent.quota_bytes());
     made.set_quota_inodes(parent.quota_inodes());
     made.set_network_policy(parent.network_policy());
+    CAIRN_TRY(RecordDone(txn, org, own, made.id(), server_epoch_, clock_.NowMs()));
     return PutNewEnvironment(txn, made);
   };
 

@@ -42,10 +42,12 @@ class SnapshotService {
   SnapshotService(Catalog& catalog, BlockStore& store, KeyRing& keys, FileSystem& fs,
                   VolumeManager& volumes, Clock& clock, uint64_t server_epoch);
 
-  // Barrier, freeze, record. O(1).
+  // Barrier, freeze, record. O(1). With an `operation` of the caller's own (catalog/operations.h),
+  // here and in Fork, the same call again gives what the first one made.
   Result<catalog::Snapshot> Create(const std::string& org, const std::string& env,
                                    const std::string& name,
-                                   const std::map<std::string, std::string>& labels);
+                                   const std::map<std::string, std::string>& labels,
+                                   const std::string& operation = {});
   Result<std::vector<catalog::Snapshot>> List(const std::string& org,
                                               const std::string& env);  // env empty: all
   Result<catalog::Snapshot> Get(const std::string& org, const std::string& id);
@@ -57,7 +59,8 @@ class SnapshotService {
   // Environment with its own identity. A fork of a snapshot with memory starts suspended if
   // `with_memory`, else disk only.
   Result<catalog::Environment> Fork(const std::string& org, const std::string& source,
-                                    const std::string& name, bool with_memory);
+                                    const std::string& name, bool with_memory,
+                                    const std::string& operation = {});
 
   // barrier -> freeze -> capture -> one commit: snapshot record + Environment suspended. On any
   // error the Environment stays as it was.

@@ -7,6 +7,9 @@
 // /dev/fuse)
 // -> lazy unmounts -> unmount threads joined -> barrier helpers killed and reaped.
 //
+// The next server stands by: while one serves, another is executed and linked already, and waits
+// for the answer to its HELLO, so that a death costs neither.
+//
 // Upgrade: the next server is started from the file that came with UPGRADE, and when it is not
 // READY in time, the one after it from the file before. The keeper itself is replaced by execve(2)
 // between two messages, when no thread but the loop's runs.
@@ -41,12 +44,13 @@
 
 #include "fuse/keeper/channel.h"
 #include "fuse/keeper/keeper_state.h"
+#include "fuse/keeper/kept_mounts.h"
 #include "fuse/keeper/mount_point.h"
 #include "fuse/keeper/protocol.h"
+#include "fuse/keeper/server_process.h"
 #include "fuse/keeper/service_manager.h"
 #include "fuse/keeper/spawn.h"
 #include "store/base/log.h"
-#include "store/base/mutex.h"
 #include "store/base/unique_fd.h"
 
 namespace cairn {
@@ -54,12 +58,11 @@ namespace {
 
 constexpr int kPrSetIoFlusher = 57;  // PR_SET_IO_FLUSHER, Linux 5.6
 constexpr std::string_view kKeeperOomScore = "-1000";
-constexpr std::string_view kServerOomScore = "-800";
 constexpr int kHelperReapTries = 200;  // 2 s
 constexpr int kMostFailedStarts = 12;  // in a row
 constexpr int64_t kFirstDelayMs = 50;
 constexpr int64_t kMostDelayMs = 5000;
-constexpr int kProbeTries = 1000;  // 10 s
+constexpr int kProbeMs = 10'000;
 
 class Keeper {
  public:
@@ -81,6 +84,8 @@ class Keeper {
     if (server_pid_ < 0) {
       program_ = OpenProgram(options_.server_command[0]);
       if (!StartServer()) return 1;
+    } else if (ready_ && !stopping_) {
+      StartStandby();
     }
     Loop();
     CleanUp();
@@ -132,17 +137,8 @@ class Keeper {
     helpers_.insert(state.helpers.begin(), state.helpers.end());
     outcome_ = state.outcome;
     for (const KeeperState::File& file : state.files) files_[file.name] = UniqueFd(file.fd);
-    MutexLock lock(mutex_);
-    for (const KeeperState::Mount& mount : state.mounts) {
-      mounts_[mount.reply.mount.connection] = {
-          .dir = mount.reply.mount.dir,
-          .device = {.major = mount.reply.device_major, .minor = mount.reply.device_minor},
-          .fuse = UniqueFd(mount.fuse),
-          .file = UniqueFd(mount.file),
-          .init = mount.reply.init,
-          .request = mount.reply.mount};
-    }
-    LogInfo("keeper_replaced", {{"mounts", mounts_.size()}});
+    mounts_.Resume(state.mounts);
+    LogInfo("keeper_replaced", {{"mounts", state.mounts.size()}});
     Message asked{.type = static_cast<uint16_t>(MessageType::kReplaceKeeper), .payload = {}};
     asked.id = state.message_id;
     Reply(asked, {});
@@ -163,69 +159,54 @@ class Keeper {
                       .helpers = {helpers_.begin(), helpers_.end()},
                       .outcome = outcome_,
                       .files = {},
-                      .mounts = {}};
+                      .mounts = mounts_.State()};
     for (const auto& [name, file] : files_) state.files.push_back({.fd = file.get(), .name = name});
-    MutexLock lock(mutex_);
-    for (const auto& [connection, mount] : mounts_) {
-      state.mounts.push_back({.reply = {.device_major = mount.device.major,
-                                        .device_minor = mount.device.minor,
-                                        .init = mount.init,
-                                        .mount = mount.request},
-                              .fuse = mount.fuse.get(),
-                              .file = mount.file.get()});
-    }
     return state;
   }
 
   bool StartServer() {
-    auto pair = Channel::MakePair();
-    if (!pair) {
-      LogError("keeper_socket_failed", {{"error", pair.error().ToString()}});
-      return false;
+    auto standby = candidate_ ? std::nullopt : standby_.Take();
+    const bool stood_by = standby.has_value();
+    if (!standby) {
+      if (candidate_) {
+        candidate_->started = true;
+        ready_by_ = Clock::now() + candidate_->ready_timeout;
+      }
+      standby =
+          StartServerProcess(options_.server_command, candidate_ ? candidate_->program : program_);
     }
-    channel_ = std::make_shared<Channel>(std::move(pair->first));
-    const Channel end = std::move(pair->second);
+    if (standby->pid < 0) return false;
+    server_pid_ = standby->pid;
+    channel_ = std::move(standby->channel);
     connected_ = true;
     ready_ = false;
-    std::vector<std::string> words = options_.server_command;
-    words.push_back("--keeper-fd");
-    words.push_back(fmt::format("{}", end.fd()));
-    if (candidate_) {
-      candidate_->started = true;
-      ready_by_ = Clock::now() + candidate_->ready_timeout;
-    }
-    server_pid_ = Spawn({.words = words,
-                         .program = candidate_ ? candidate_->program.get() : program_.get(),
-                         .inherited = end.fd(),
-                         .as = end.fd(),
-                         .oom_score = kServerOomScore});
-    if (server_pid_ < 0) return false;
-    LogInfo("keeper_started_server", {{"pid", server_pid_}, {"program", words[0]}});
+    LogInfo(
+        "keeper_started_server",
+        {{"pid", server_pid_}, {"program", options_.server_command[0]}, {"stood_by", stood_by}});
     if (stopping_) TellToStop();
     return true;
   }
+
+  void StartStandby() { standby_.Start(options_.server_command, program_); }
 
   void TellToStop() {
     const Message stop{.type = static_cast<uint16_t>(MessageType::kStop), .payload = {}};
     IgnoreError(channel_->Send(stop), "it is gone: its exit is handled by the loop");
   }
 
-  bool HasMounts() {
-    MutexLock lock(mutex_);
-    return !mounts_.empty();
-  }
-
   void Loop() {
     while (!done_) {
-      pollfd fds[2] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
-                       {.fd = connected_ ? channel_->fd() : -1, .events = POLLIN, .revents = 0}};
-      if (::poll(fds, 2, PollTimeoutMs()) < 0 && errno != EINTR) {
+      pollfd fds[3] = {{.fd = signals_.get(), .events = POLLIN, .revents = 0},
+                       {.fd = connected_ ? channel_->fd() : -1, .events = POLLIN, .revents = 0},
+                       {.fd = standby_.fd(), .events = POLLIN, .revents = 0}};
+      if (::poll(fds, 3, PollTimeoutMs()) < 0 && errno != EINTR) {
         LogError("keeper_poll_failed", {{"errno", errno}});
         if (server_pid_ < 0) return;
         ::kill(server_pid_, SIGTERM);
         ::waitpid(server_pid_, &server_status_, 0);
         return;
       }
+      if (fds[2].revents != 0) standby_.HandleMessage();
       if (fds[0].revents != 0) HandleSignals();
       if (fds[1].revents != 0 && connected_) connected_ = HandleOneMessage();
       if (server_pid_ < 0 && !done_ && Clock::now() >= start_at_ && !StartServer()) done_ = true;
@@ -263,6 +244,8 @@ class Keeper {
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       if (pid == server_pid_) {
         HandleServerExit(status);
+      } else if (standby_.Reaped(pid)) {
+        continue;
       } else {
         helpers_.erase(pid);
       }
@@ -273,8 +256,9 @@ class Keeper {
   void Stop(int signal) {
     LogInfo("keeper_stopping_server", {{"signal", signal}});
     stopping_ = true;
+    standby_.End();
     if (server_pid_ < 0) {
-      done_ = !HasMounts();  // else the next one unmounts: what their kernels hold is not lost
+      done_ = mounts_.empty();  // else the next one unmounts: what their kernels hold is not lost
     } else if (!ever_ready_) {
       ::kill(server_pid_, SIGTERM);
     } else {
@@ -286,7 +270,7 @@ class Keeper {
     server_pid_ = -1;
     server_status_ = status;
     connected_ = false;
-    if (!ever_ready_ || (stopping_ && !HasMounts())) {
+    if (!ever_ready_ || (stopping_ && mounts_.empty())) {
       done_ = true;
       return;
     }
@@ -377,6 +361,10 @@ class Keeper {
     Fail(*channel_, request, error, std::move(text));
   }
 
+  void Fail(const Message& request, const Error& error) {
+    Fail(request, error.sys_errno(), error.message());
+  }
+
   static void Reply(const Channel& channel, const Message& request, std::string payload,
                     int fd = -1) {
     const Message reply{.type = static_cast<uint16_t>(request.type | kReplyBit),
@@ -397,72 +385,23 @@ class Keeper {
   void HandleMount(const Message& message, UniqueFd file) {
     const auto request = MountRequest::Decode(message.payload);
     if (!request) return Fail(message, EPROTO, request.error().message());
-    DetachDeadMounts(request->dir);
-    const auto before = DeviceOf(request->dir);
-    if (!before) {
-      const int error = errno;
-      return Fail(message, error,
-                  fmt::format("{}: name an existing directory", std::strerror(error)));
-    }
-    {
-      MutexLock lock(mutex_);
-      for (const auto& [connection, mount] : mounts_) {
-        if (connection != request->connection && mount.device != *before) continue;
-        return Fail(
-            message, EBUSY,
-            mount.dir == request->dir
-                ? std::string("something is mounted there already: unmount it first")
-                : fmt::format("that is inside the mount at {}: name another directory", mount.dir));
-      }
-    }
-    auto mount = AttachMount(*request, *before, std::move(file));
-    if (!mount) return Fail(message, mount.error().sys_errno(), mount.error().message());
-    const MountReply reply{.device_major = mount->device.major,
-                           .device_minor = mount->device.minor};
-    const int fuse_fd = mount->fuse.get();
-    {
-      MutexLock lock(mutex_);
-      mounts_[request->connection] = *std::move(mount);
-    }
-    LogInfo("keeper_mounted", {{"dir", request->dir}, {"device", reply.device_minor}});
-    Reply(message, reply.Encode(), fuse_fd);
+    const auto attached = mounts_.Attach(*request, std::move(file));
+    if (!attached) return Fail(message, attached.error());
+    Reply(message, attached->reply.Encode(), attached->fuse);
   }
 
   void HandleUnmount(const Message& message) {
     const auto request = UnmountRequest::Decode(message.payload);
     if (!request) return Fail(message, EPROTO, request.error().message());
-    std::string dir;
-    Device device;
-    {
-      MutexLock lock(mutex_);
-      const auto found = mounts_.find(request->connection);
-      if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
-      dir = found->second.dir;
-      device = found->second.device;
-    }
     auto done = std::make_shared<std::atomic<bool>>(false);
     // The answer is for this server, should another have come by then.
-    std::thread thread([this, channel = channel_, message, request = *request, dir, device, done] {
-      Unmount(*channel, message, request, dir, device);
+    std::thread thread([this, channel = channel_, message, request = *request, done] {
+      const Status detached = mounts_.Detach(request.connection, request.lazy);
+      detached ? Reply(*channel, message, {})
+               : Fail(*channel, message, detached.error().sys_errno(), detached.error().message());
       done->store(true);
     });
     workers_.push_back(Worker{.thread = std::move(thread), .done = std::move(done)});
-  }
-
-  void Unmount(const Channel& channel, const Message& message, const UnmountRequest& request,
-               const std::string& dir, const Device& device) {
-    const Status detached = DetachMount(dir, device, request.lazy);
-    if (!detached) {
-      return Fail(channel, message, detached.error().sys_errno(), detached.error().message());
-    }
-    {
-      // Closes our copy of the fd. After a lazy unmount the server's copy carries the connection
-      // until the last file is closed.
-      MutexLock lock(mutex_);
-      mounts_.erase(request.connection);
-    }
-    LogInfo("keeper_unmounted", {{"dir", dir}});
-    Reply(channel, message, {});
   }
 
   void HandleStartBarrier(const Message& message) {
@@ -479,36 +418,23 @@ class Keeper {
   }
 
   void HandleList(const Message& message) {
-    std::vector<Id128> connections;
-    MutexLock lock(mutex_);
-    for (const auto& [connection, mount] : mounts_) connections.push_back(connection);
-    Reply(message, EncodeConnections(connections));
+    Reply(message, EncodeConnections(mounts_.Connections()));
   }
 
   void HandleConnection(const Message& message) {
     const auto connection = DecodeConnection(message.payload);
     if (!connection) return Fail(message, EPROTO, connection.error().message());
-    MutexLock lock(mutex_);
-    const auto found = mounts_.find(*connection);
-    if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
-    const KeptMount& mount = found->second;
-    switch (static_cast<MessageType>(message.type)) {
-      case MessageType::kTake:
-        return Reply(message,
-                     TakeReply{.device_major = mount.device.major,
-                               .device_minor = mount.device.minor,
-                               .init = mount.init,
-                               .mount = mount.request}
-                         .Encode(),
-                     mount.fuse.get());
-      case MessageType::kTakeFile:
-        if (!mount.file.valid()) return Fail(message, ENOENT, "no file came with that mount");
-        return Reply(message, {}, mount.file.get());
-      default:
-        AbortMount(found->second);
-        mounts_.erase(found);
-        return Reply(message, {});
+    if (message.type == static_cast<uint16_t>(MessageType::kAbandon)) {
+      const Status aborted = mounts_.Abort(*connection);
+      return aborted ? Reply(message, {}) : Fail(message, aborted.error());
     }
+    const auto mount = mounts_.Find(*connection);
+    if (!mount) return Fail(message, mount.error());
+    if (message.type == static_cast<uint16_t>(MessageType::kTake)) {
+      return Reply(message, mount->reply.Encode(), mount->fuse);
+    }
+    if (mount->file < 0) return Fail(message, ENOENT, "no file came with that mount");
+    Reply(message, {}, mount->file);
   }
 
   void HandleReady(const Message& message) {
@@ -521,6 +447,7 @@ class Keeper {
     if (!ever_ready_) TellServiceManager("READY=1");
     ready_ = ever_ready_ = true;
     Reply(message, {});
+    if (!stopping_) StartStandby();
   }
 
   void HandleUpgrade(const Message& message, UniqueFd program) {
@@ -554,6 +481,7 @@ class Keeper {
     if (!workers_.empty() || candidate_ || stopping_) {
       return Fail(message, EBUSY, "an unmount, an upgrade or a stop is under way: try again");
     }
+    standby_.End();
     const KeeperState state = State(message.id);
     const std::string bytes = state.Encode();
     const UniqueFd file(::memfd_create("cairn-keeper-state", MFD_CLOEXEC));
@@ -568,7 +496,8 @@ class Keeper {
                                .program = program.get(),
                                .inherited = file.get(),
                                .as = file.get()});
-    if (!EndsWell(probe)) {
+    if (!EndsWell(probe, kProbeMs)) {
+      StartStandby();
       return Fail(message, EPROTO, "the new keeper does not understand this one's state");
     }
     std::vector<int> kept = state.Descriptors();
@@ -579,37 +508,15 @@ class Keeper {
     ::execveat(program.get(), "", argv, environ, AT_EMPTY_PATH);
     const int error = errno;
     for (const int fd : kept) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    StartStandby();
     Fail(message, error, "cannot execute the new keeper");
   }
 
-  // A child of ours that is neither server nor helper; in at most 10 s.
-  static bool EndsWell(pid_t pid) {
-    int status = 0;
-    for (int i = 0; pid > 0 && i < kProbeTries; ++i) {
-      if (::waitpid(pid, &status, WNOHANG) == pid) {
-        return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    if (pid > 0) {
-      ::kill(pid, SIGKILL);
-      ::waitpid(pid, &status, 0);
-    }
-    return false;
-  }
-
-  // Once INIT has been answered the bdi is ours to tune (the answer itself lowers its read-ahead).
   void HandleSaveInit(const Message& message) {
     auto request = SaveInitRequest::Decode(message.payload);
     if (!request) return Fail(message, EPROTO, request.error().message());
-    {
-      MutexLock lock(mutex_);
-      const auto found = mounts_.find(request->connection);
-      if (found == mounts_.end()) return Fail(message, ENOENT, "no such mount");
-      found->second.init = std::move(request->init);
-      if (request->answered) TuneMount(found->second);
-    }
-    Reply(message, {});
+    const Status saved = mounts_.SaveInit(*std::move(request));
+    saved ? Reply(message, {}) : Fail(message, saved.error());
   }
 
   void JoinFinishedWorkers() {
@@ -624,12 +531,8 @@ class Keeper {
   }
 
   void CleanUp() {
-    std::map<Id128, KeptMount> left;
-    {
-      MutexLock lock(mutex_);
-      left.swap(mounts_);
-    }
-    for (auto& [connection, mount] : left) AbortMount(mount);
+    standby_.End();
+    mounts_.AbortAll();
     for (Worker& worker : workers_) worker.thread.join();
     for (const pid_t pid : helpers_) ::kill(pid, SIGKILL);
     // A bound, since nobody may hang: what is left after it is reaped by init.
@@ -662,13 +565,12 @@ class Keeper {
   std::optional<Candidate> candidate_;
   Clock::time_point ready_by_;  // of a candidate that has been started
   UpgradeOutcome outcome_;
+  StandbyServer standby_;
   std::map<std::string, UniqueFd> files_;
   int server_status_ = 0;
   std::set<pid_t> helpers_;
   std::list<Worker> workers_;  // unmounts in flight; the loop's thread only
-
-  Mutex mutex_;
-  std::map<Id128, KeptMount> mounts_ GUARDED_BY(mutex_);
+  KeptMounts mounts_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -29,6 +30,22 @@ UniqueFd OpenProgram(const std::string& name) {
     if (end == std::string_view::npos) return {};
     rest.remove_prefix(end + 1);
   }
+}
+
+bool EndsWell(pid_t pid, int timeout_ms) {
+  constexpr int kStepMs = 5;
+  int status = 0;
+  for (int waited = 0; pid > 0 && waited < timeout_ms; waited += kStepMs) {
+    if (::waitpid(pid, &status, WNOHANG) == pid) {
+      return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    ::usleep(kStepMs * 1000);
+  }
+  if (pid > 0) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, &status, 0);
+  }
+  return false;
 }
 
 pid_t Spawn(const SpawnOptions& options) {

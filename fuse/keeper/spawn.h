@@ -22,6 +22,9 @@ struct SpawnOptions {
   std::string_view oom_score = {};  // empty: as here
 };
 
+// Reaps a child; whether it ended by itself, with 0, within `timeout_ms`. Else it is killed.
+bool EndsWell(pid_t pid, int timeout_ms);
+
 // Forks and execs; -1: it could not fork. What cannot be executed ends with 127.
 pid_t Spawn(const SpawnOptions& options);
 

@@ -234,6 +234,78 @@ TEST_F(HostServerTest, StopEndsIdleConnectionsAndRemovesTheSocket) {
   EXPECT_EQ((*client)->Call(request).error().code(), ErrorCode::kUnavailable);
 }
 
+TEST_F(HostServerTest, AfterAHandOverTheNextServerAnswersWhoConnectedMeanwhile) {
+  Start();
+  auto before = HostClient::Connect(options_.socket_path);
+  ASSERT_TRUE(before);
+  EXPECT_EQ(Echo(**before, "a"), "a");
+  const UniqueFd kept(::dup(server_->listener()));
+  server_->HandOver();
+  server_.reset();
+  EXPECT_EQ(::access(options_.socket_path.c_str(), F_OK), 0);
+  auto between = HostClient::Connect(options_.socket_path);  // waits in the backlog
+  ASSERT_TRUE(between) << between.error().ToString();
+  options_.listener = ::dup(kept.get());
+  Start();
+  EXPECT_EQ(Echo(**between, "b"), "b");
+  EXPECT_EQ(calls_, 2);
+  server_->Stop();
+  EXPECT_NE(::access(options_.socket_path.c_str(), F_OK), 0);
+}
+
+TEST_F(HostServerTest, DrainWaitsForCallsThatRunAndNoLonger) {
+  std::atomic<bool> inside = false, go_on = false;
+  auto server = HostServer::Start(options_, [&](const host::HostRequest&) {
+    inside = true;
+    while (!go_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return host::HostResponse();
+  });
+  ASSERT_TRUE(server);
+  bool answered = false;
+  std::thread caller([&] {
+    auto client = HostClient::Connect(options_.socket_path);
+    host::HostRequest request;
+    request.mutable_ping();
+    answered = (*client)->Call(request).has_value();
+  });
+  while (!inside) std::this_thread::yield();
+  (*server)->Drain(20);  // it gives up
+  EXPECT_FALSE(answered);
+  go_on = true;
+  (*server)->Drain(60'000);
+  caller.join();
+  EXPECT_TRUE(answered);
+  (*server)->HandOver();
+}
+
+TEST_F(HostServerTest, WhoHasConnectedAndNotYetAskedIsAnsweredWhileItDrains) {
+  Start();
+  auto fresh = HostClient::Connect(options_.socket_path);
+  ASSERT_TRUE(fresh);
+  auto idle = HostClient::Connect(options_.socket_path);
+  ASSERT_TRUE(idle);
+  EXPECT_EQ(Echo(**idle, "a"), "a");
+  EXPECT_EQ(Echo(**HostClient::Connect(options_.socket_path), "b"), "b");  // all are accepted now
+  std::thread drains([&] { server_->Drain(60'000); });
+  host::HostRequest request;
+  request.mutable_ping();
+  while ((*idle)->Call(request)) {  // it is served until then
+  }
+  EXPECT_EQ(Echo(**fresh, "c"), "c");
+  drains.join();
+}
+
+TEST_F(HostServerTest, TheServiceManagersSocketFileStays) {
+  Start();
+  const UniqueFd kept(::dup(server_->listener()));
+  server_->HandOver();
+  options_.listener = ::dup(kept.get());
+  options_.removes_socket = false;
+  Start();
+  server_->Stop();
+  EXPECT_EQ(::access(options_.socket_path.c_str(), F_OK), 0);
+}
+
 TEST(HostClient, NobodyThereNamesTheSocket) {
   auto client = HostClient::Connect("/tmp/cairn_no_such_socket");
   ASSERT_FALSE(client);

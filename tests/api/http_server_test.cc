@@ -48,6 +48,7 @@ class HttpServerTest : public testing::Test {
             response.content = std::make_unique<Pattern>(
                 request.target == "/content/broken" ? 1u << 20 : UINT64_MAX);
             response.content_length = kContentBytes;
+            if (request.target == "/content/large") response.content_length = 64u << 20;
             if (request.target == "/content/part") {
               response.content_offset = 1000;
               response.content_length = 50;
@@ -354,6 +355,59 @@ TEST_F(HttpServerTest, StopEndsIdleAndBusyConnections) {
   UniqueFd slow = Connect();
   Send(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
   while (calls_ < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  server_->Stop();
+  EXPECT_EQ(server_->connection_count(), 0u);
+}
+
+TEST_F(HttpServerTest, DrainLetsAnswersBeTakenAndClosesIdleConnections) {
+  Start();
+  const UniqueFd kept(::dup(server_->listener()));
+  const uint16_t port = server_->port();
+  UniqueFd idle = Connect();
+  Send(idle, "GET /x HTTP/1.1\r\nHost: x\r\n\r\n");
+  char part[4096];
+  ASSERT_GT(::recv(idle.get(), part, sizeof part, 0), 0);
+  UniqueFd busy = Connect();
+  Send(busy, "GET /content HTTP/1.1\r\nHost: x\r\n\r\n");
+  UniqueFd slow = Connect();
+  Send(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+  while (calls_ < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::string content, answer;
+  std::thread reads_content([&] { content = ReadAll(busy); });
+  std::thread reads_answer([&] { answer = ReadAll(slow); });
+  server_->Drain(20'000);
+  EXPECT_EQ(server_->connection_count(), 0u);
+  reads_content.join();
+  reads_answer.join();
+  EXPECT_EQ(ReadAll(idle), "");
+  EXPECT_GT(content.size(), kContentBytes);
+  EXPECT_TRUE(answer.ends_with("\r\n\r\nslow")) << answer;
+  EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+  // Nobody is refused meanwhile: the next server answers.
+  UniqueFd between = Connect();
+  Send(between, "GET /y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  server_.reset();
+  options_.listener = ::dup(kept.get());
+  Start();
+  EXPECT_EQ(server_->port(), port);
+  EXPECT_TRUE(ReadAll(between).ends_with("GET /y "));
+}
+
+TEST_F(HttpServerTest, DrainGivesUpOnWhoTakesNothing) {
+  Start();
+  UniqueFd busy(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  int small = 4096;  // before connect(2): the window is agreed there
+  ::setsockopt(busy.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(server_->port());
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::connect(busy.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  // More than the sockets' buffers take.
+  Send(busy, "GET /content/large HTTP/1.1\r\nHost: x\r\n\r\n");
+  while (calls_ < 1) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  server_->Drain(50);
+  EXPECT_EQ(server_->connection_count(), 1u);
   server_->Stop();
   EXPECT_EQ(server_->connection_count(), 0u);
 }

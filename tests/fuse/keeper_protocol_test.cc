@@ -10,6 +10,7 @@
 
 #include "fuse/errno_map.h"
 #include "fuse/keeper/channel.h"
+#include "fuse/keeper/keeper_state.h"
 #include "fuse/keeper/protocol.h"
 
 namespace cairn {
@@ -158,6 +159,82 @@ TEST(KeeperProtocol, SmallMessagesSurviveARoundTrip) {
   EXPECT_EQ(mounted->device_minor, 2u);
   EXPECT_EQ(DecodePid(EncodePid(4711)).value_or(0), 4711u);
   EXPECT_FALSE(DecodePid("12345").has_value());
+}
+
+TEST(KeeperProtocol, UpgradeMessagesSurviveARoundTripAndNoTruncation) {
+  const UpgradeRequest request{.id = Id128::Random(), .ready_timeout_ms = 30000};
+  const auto decoded = UpgradeRequest::Decode(request.Encode());
+  ASSERT_TRUE(decoded.has_value());
+  EXPECT_EQ(decoded->id, request.id);
+  EXPECT_EQ(decoded->ready_timeout_ms, 30000u);
+  for (size_t length = 0; length < request.Encode().size(); ++length) {
+    EXPECT_FALSE(UpgradeRequest::Decode(request.Encode().substr(0, length)).has_value());
+  }
+  EXPECT_FALSE(
+      UpgradeRequest::Decode(UpgradeRequest{.id = {}, .ready_timeout_ms = 1}.Encode()).has_value());
+  EXPECT_FALSE(
+      UpgradeRequest::Decode(UpgradeRequest{.id = request.id, .ready_timeout_ms = 0}.Encode())
+          .has_value());
+  const UpgradeOutcome outcome{
+      .id = request.id, .state = UpgradeOutcome::kFellBack, .why = "it ended"};
+  const auto ended = UpgradeOutcome::Decode(outcome.Encode());
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->state, UpgradeOutcome::kFellBack);
+  EXPECT_EQ(ended->why, "it ended");
+  std::string unknown = outcome.Encode();
+  unknown[16] = 9;
+  EXPECT_FALSE(UpgradeOutcome::Decode(unknown).has_value());
+  EXPECT_EQ(DecodeFileName("listen:http").value_or(""), "listen:http");
+  EXPECT_FALSE(DecodeFileName("").has_value());
+  EXPECT_FALSE(DecodeFileName(std::string(kMaxFileNameBytes + 1, 'x')).has_value());
+}
+
+KeeperState SomeState() {
+  KeeperState state;
+  state.server_command = {"/usr/bin/cairnd", "--data", "/d"};
+  state.barrier_program = "/usr/bin/cairn-barrier";
+  state.program = 7;
+  state.server_pid = 1234;
+  state.channel = 8;
+  state.connected = state.ready = state.ever_ready = true;
+  state.failed_starts = 3;
+  state.message_id = 99;
+  state.helpers = {5, 6};
+  state.outcome = {.id = Id128::Random(), .state = UpgradeOutcome::kDone, .why = {}};
+  state.files = {{.fd = 9, .name = "listen:host"}, {.fd = 10, .name = "listen:http"}};
+  KeeperState::Mount mount;
+  mount.reply = {.device_major = 0, .device_minor = 44, .init = "init", .mount = SomeMount()};
+  mount.fuse = 11;
+  state.mounts = {mount, mount};
+  state.mounts[1].file = 12;
+  return state;
+}
+
+TEST(KeeperState, SurvivesARoundTripAndNoTruncation) {
+  const KeeperState state = SomeState();
+  const std::string bytes = state.Encode();
+  const auto decoded = KeeperState::Decode(bytes);
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().ToString();
+  EXPECT_EQ(decoded->Encode(), bytes);
+  EXPECT_EQ(decoded->server_command, state.server_command);
+  EXPECT_EQ(decoded->server_pid, 1234);
+  EXPECT_TRUE(decoded->ever_ready);
+  EXPECT_FALSE(decoded->stopping);
+  EXPECT_EQ(decoded->mounts[0].file, -1);
+  EXPECT_EQ(decoded->mounts[1].reply.mount.dir, state.mounts[1].reply.mount.dir);
+  EXPECT_EQ(decoded->Descriptors(), (std::vector<int>{7, 8, 9, 10, 11, 11, 12}));
+  for (size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_FALSE(KeeperState::Decode(bytes.substr(0, length)).has_value()) << length;
+  }
+  EXPECT_FALSE(KeeperState::Decode(bytes + "x").has_value());
+}
+
+TEST(KeeperState, OfAnotherVersionIsRefused) {
+  std::string bytes = SomeState().Encode();
+  bytes[4] = 2;
+  const auto decoded = KeeperState::Decode(bytes);
+  ASSERT_FALSE(decoded.has_value());
+  EXPECT_EQ(decoded.error().sys_errno(), EPROTO);
 }
 
 TEST(Channel, CarriesAnFdAndClosesItOnExec) {

@@ -146,16 +146,22 @@ class TakeoverTest : public MountTest {
     Start({"--take-over", "--reply-delay-us", std::to_string(reply_delay_us)});
   }
 
-  // The keeper's child that serves; 0: there is none now.
-  pid_t ServerNow() const {
+  // The keeper's children that serve or stand by, the oldest first.
+  std::vector<pid_t> Servers() const {
+    std::vector<pid_t> servers;
     std::ifstream children("/proc/" + std::to_string(keeper_) + "/task/" + std::to_string(keeper_) +
                            "/children");
     for (pid_t child; children >> child;) {
       std::ifstream comm("/proc/" + std::to_string(child) + "/comm");
       std::string name;
-      if (std::getline(comm, name) && name == "mount_server") return child;
+      if (std::getline(comm, name) && name == "mount_server") servers.push_back(child);
     }
-    return 0;
+    return servers;
+  }
+  // The one that serves; 0: there is none now.
+  pid_t ServerNow() const {
+    const std::vector<pid_t> servers = Servers();
+    return servers.empty() ? 0 : servers.front();
   }
   // Of the next server.
   void AwaitReady() {
@@ -204,6 +210,26 @@ TEST_F(TakeoverTest, OpenFilesAndTheirContentsSurviveAKill) {
   fd.Reset();
   orphan.Reset();
   EXPECT_TRUE(Eventually([&] { return Ask("opens") == "0"; }));
+}
+
+TEST_F(TakeoverTest, TheNextServerStandsByAndNeitherItsDeathNorItsAbsenceMatters) {
+  StartTakingOver();
+  const auto stands_by = [&] { return Servers().size() == 2; };
+  ASSERT_TRUE(Eventually(stands_by));
+  // Nothing outside shows that it has said HELLO; one that has not is not taken.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const pid_t next = Servers().at(1);
+  ::kill(server_, SIGKILL);
+  AwaitReady();
+  EXPECT_EQ(server_, next);
+  ASSERT_TRUE(Eventually(stands_by));
+  ::kill(Servers().at(1), SIGKILL);
+  ASSERT_TRUE(Eventually([&] { return Servers().size() == 1; }));
+  Spill(Path("file"), "x");
+  ::kill(server_, SIGKILL);
+  AwaitReady();
+  EXPECT_EQ(Slurp(Path("file")), "x");
+  ASSERT_TRUE(Eventually(stands_by)) << "after the next READY there is one again";
 }
 
 TEST_F(TakeoverTest, AServerThatExitsHandsOver) {

@@ -8,6 +8,8 @@
 
 #include <thread>
 
+#include "catalog/ids.h"
+#include "catalog/operations.h"
 #include "snapshot/memory_image.h"
 #include "store/base/random.h"
 #include "tests/support/service_world.h"
@@ -97,6 +99,36 @@ TEST_F(SnapshotServiceTest, SnapshotKeepsItsStateWhileTheVolumeGoesOn) {
   EXPECT_EQ(InSnapshot(*second, "/workspace/a"), "two");
   EXPECT_EQ(ReadNow(env, "/workspace/a"), "three");
   EXPECT_EQ(snapshots_->Get(kOrg, first->id())->durability(), catalog::DURABILITY_SEALED);
+}
+
+TEST_F(SnapshotServiceTest, WhoLostTheAnswerFindsItByTheOperationOfHisOwn) {
+  const std::string env = NewEnvironment();
+  const std::string other = NewEnvironment();
+  const std::string one = NewId(kOperationPrefix);
+  EXPECT_EQ(GetOperation(catalog_, kOrg, one).error().code(), ErrorCode::kNotFound);
+  const auto snapshot = snapshots_->Create(kOrg, env, "first", {}, one);
+  ASSERT_TRUE(snapshot) << snapshot.error().ToString();
+  const auto operation = GetOperation(catalog_, kOrg, one);
+  ASSERT_TRUE(operation);
+  EXPECT_EQ(operation->phase(), "done");
+  EXPECT_EQ(operation->result(), snapshot->id());
+  const auto again = snapshots_->Create(kOrg, env, "first", {}, one);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->id(), snapshot->id());
+  EXPECT_EQ(snapshots_->List(kOrg, env)->size(), 1u);
+  const auto conflict = snapshots_->Create(kOrg, other, "", {}, one);
+  ASSERT_FALSE(conflict);
+  EXPECT_EQ(conflict.error().code(), ErrorCode::kFailedPrecondition);
+  EXPECT_TRUE(conflict.error().message().starts_with(refusals::kIdempotencyConflict));
+  EXPECT_EQ(snapshots_->Create(kOrg, env, "", {}, "mine").error().code(),
+            ErrorCode::kInvalidArgument);
+
+  const std::string two = NewId(kOperationPrefix);
+  const auto fork = snapshots_->Fork(kOrg, env, "fork", false, two);
+  ASSERT_TRUE(fork) << fork.error().ToString();
+  EXPECT_EQ(snapshots_->Fork(kOrg, env, "fork", false, two)->id(), fork->id());
+  EXPECT_FALSE(snapshots_->Fork(kOrg, env, "fork", false, one));
+  EXPECT_NE(snapshots_->Fork(kOrg, env, "fork", false)->id(), fork->id());
 }
 
 TEST_F(SnapshotServiceTest, SnapshotRunsTheBarrierOfAMount) {

@@ -99,8 +99,25 @@ TEST(DataDirectory, NewerFormatIsRefusedAndUntouched) {
     ASSERT_FALSE(opened.has_value()) << c.what;
     EXPECT_EQ(opened.error().code(), ErrorCode::kFailedPrecondition) << c.what;
     EXPECT_NE(opened.error().message().find("upgrade"), std::string::npos);
+    const Status checked = DataDirectory::CheckFormat(HostFileSystem(), temp / "d");
+    ASSERT_FALSE(checked.has_value()) << c.what;
+    EXPECT_EQ(checked.error().code(), ErrorCode::kFailedPrecondition) << c.what;
     EXPECT_EQ(Snapshot(temp / "d"), before) << c.what;
   }
+}
+
+TEST(DataDirectory, FormatIsCheckedBesideTheProcessThatServes) {
+  TempDir temp;
+  EXPECT_EQ(DataDirectory::CheckFormat(HostFileSystem(), temp / "d").error().code(),
+            ErrorCode::kNotFound);
+  const auto served = OpenDir(temp / "d");
+  ASSERT_TRUE(served.has_value());
+  const auto before = Snapshot(temp / "d");
+  EXPECT_TRUE(DataDirectory::CheckFormat(HostFileSystem(), temp / "d").has_value());
+  EXPECT_EQ(Snapshot(temp / "d"), before);
+  WriteHostFile(temp / "d/cairn.format", "no format");
+  EXPECT_EQ(DataDirectory::CheckFormat(HostFileSystem(), temp / "d").error().code(),
+            ErrorCode::kDataLoss);
 }
 
 // What a power cut leaves of a backup that had just begun.
