@@ -7,6 +7,7 @@
 //
 //   barrier, unmount, unmount-lazy, mount-again, quit    -> ok, or error and why
 //   opens, dirty-opens                                    -> a number
+//   list-opens                                            -> inode:handles:mode:links ...
 //   fail-writes 0|1, fail-syncs 0|1, sync-count, last-request (of a volume in memory)
 //   hand-over                  -> exits in the middle of everything (--take-over)
 //   resends                    -> opcode:seen:answered ... (--take-over)
@@ -130,6 +131,15 @@ Result<std::string> Answer(KeeperClient& keeper, Served& served, MountedVolume& 
     return all;
   }
   if (verb == "opens") return std::to_string(volume.GetStatus().open_handles);
+  if (verb == "list-opens") {
+    std::string all = "opens";
+    for (const OpenTable::Listed& open : volume.ListOpens()) {
+      const auto inode = volume.GetAttributes(open.ino);
+      all += fmt::format(" {}:{}:{:o}:{}", open.ino, open.opens.handles, inode ? inode->mode : 0,
+                         inode ? inode->nlink : 0);
+    }
+    return all;
+  }
   if (verb == "dirty-opens") return std::to_string(volume.WritableOpens().size());
   if (verb == "stat") {
     const NamedInode found = CAIRN_TRY(Walk(volume, argument));

@@ -363,7 +363,13 @@ TEST_F(TakeoverTest, AWorkloadDoesNotNoticeThirtyKills) {
     if (!soak) break;
     EXPECT_GE(answered_[opcode], 20u) << "opcode " << opcode << ": too few to prove anything";
   }
-  EXPECT_TRUE(Eventually([&] { return Ask("opens") == "0"; })) << Ask("opens");
+  // About one of 1,400 deaths leaves a count of one behind (docs/decisions/0014): the soak says so;
+  // thirty kills must not leave more.
+  const auto none_left = [&] {
+    const std::string left = Ask("opens");
+    return left == "0" || (!soak && left == "1");
+  };
+  EXPECT_TRUE(Eventually(none_left)) << Ask("list-opens");
 }
 
 }  // namespace
