@@ -49,6 +49,7 @@
 #include "fuse/keeper/protocol.h"
 #include "fuse/keeper/server_process.h"
 #include "fuse/keeper/service_manager.h"
+#include "fuse/keeper/socket_file.h"
 #include "fuse/keeper/spawn.h"
 #include "store/base/log.h"
 #include "store/base/unique_fd.h"
@@ -136,7 +137,7 @@ class Keeper {
     failed_starts_ = static_cast<int>(state.failed_starts);
     helpers_.insert(state.helpers.begin(), state.helpers.end());
     outcome_ = state.outcome;
-    for (const KeeperState::File& file : state.files) files_[file.name] = UniqueFd(file.fd);
+    for (const KeeperState::File& file : state.files) Keep(file.name, UniqueFd(file.fd));
     mounts_.Resume(state.mounts);
     LogInfo("keeper_replaced", {{"mounts", state.mounts.size()}});
     Message asked{.type = static_cast<uint16_t>(MessageType::kReplaceKeeper), .payload = {}};
@@ -462,12 +463,20 @@ class Keeper {
     Reply(message, {});
   }
 
+  // Servers' own sockets have files that go with the last of them; the service manager's stay.
+  void Keep(const std::string& name, UniqueFd file) {
+    if (name.starts_with("listen:")) {
+      if (auto socket = SocketFileOf(file.get())) socket_files_[name] = *std::move(socket);
+    }
+    files_[name] = std::move(file);
+  }
+
   void HandleFile(const Message& message, UniqueFd file) {
     const auto name = DecodeFileName(message.payload);
     if (!name) return Fail(message, EPROTO, name.error().message());
     if (message.type == static_cast<uint16_t>(MessageType::kKeepFile)) {
       if (!file.valid()) return Fail(message, EBADF, "no file came with it");
-      files_[*name] = std::move(file);
+      Keep(*name, std::move(file));
       return Reply(message, {});
     }
     const auto found = files_.find(*name);
@@ -532,6 +541,7 @@ class Keeper {
 
   void CleanUp() {
     standby_.End();
+    for (const auto& [name, file] : socket_files_) RemoveSocketFile(file);
     mounts_.AbortAll();
     for (Worker& worker : workers_) worker.thread.join();
     for (const pid_t pid : helpers_) ::kill(pid, SIGKILL);
@@ -567,6 +577,7 @@ class Keeper {
   UpgradeOutcome outcome_;
   StandbyServer standby_;
   std::map<std::string, UniqueFd> files_;
+  std::map<std::string, SocketFile> socket_files_;
   int server_status_ = 0;
   std::set<pid_t> helpers_;
   std::list<Worker> workers_;  // unmounts in flight; the loop's thread only

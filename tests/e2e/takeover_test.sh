@@ -88,5 +88,10 @@ mountpoint -q "$mnt" && fail "still mounted after SIGTERM to the keeper"
 serve
 cairn mount "$env" "$mnt" >/dev/null
 [ -s "$mnt/workspace/database" ] || fail "the database is gone"
-stop_cleanly
+cairn umount "$env" >/dev/null
+# Both at once, and nothing is mounted: the server hands over to nobody.
+pid=$(server)
+kill -TERM "$pid" "$(keeper_of "$pid")"
+gone || fail "it does not stop when server and keeper are told at once"
+[ ! -e "$CAIRN_SOCKET" ] || fail "the socket was left behind"
 echo "ok   SIGTERM to the keeper unmounts and stops all"
