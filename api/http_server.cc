@@ -66,7 +66,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start();
   // From any thread.
   void Close();
-  void CloseIfIdle();
+  void CloseIfIdle(bool fresh_too);
 
  private:
   void Expire(int64_t ms) { stream_.expires_after(std::chrono::milliseconds(ms)); }
@@ -90,7 +90,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   HttpRequest request_;
   bool head_ = false;
   bool keep_alive_ = false;
-  bool idle_ = false;  // between two requests; on the strand
+  bool served_ = false;  // a request has been answered; on the strand
+  bool idle_ = false;    // between two requests; on the strand
 
   // The answer in the making.
   http::response<http::empty_body> header_;
@@ -179,11 +180,13 @@ void Connection::Close() {
   asio::post(stream_.get_executor(), [self = shared_from_this()] { self->stream_.close(); });
 }
 
-// Nothing has come that is not answered: who else listens may have it.
-void Connection::CloseIfIdle() {
-  asio::post(stream_.get_executor(), [self = shared_from_this()] {
+// Nothing has come that is not answered. Who has just been accepted is about to ask.
+void Connection::CloseIfIdle(bool fresh_too) {
+  asio::post(stream_.get_executor(), [self = shared_from_this(), fresh_too] {
     BoostError ignored;
-    if (self->idle_ && self->stream_.socket().available(ignored) == 0) self->stream_.close();
+    if (self->idle_ && (fresh_too || self->served_) &&
+        self->stream_.socket().available(ignored) == 0)
+      self->stream_.close();
   });
 }
 
@@ -354,6 +357,7 @@ void Connection::OnWritten(const BoostError& error) {
   small_.reset();
   serializer_.reset();
   response_ = {};
+  served_ = true;
   if (error) return;
   if (keep_alive_) return WaitForRequest();
   BoostError ignored;
@@ -447,7 +451,9 @@ void Server::Drain(int64_t timeout_ms) {
     acceptor_.cancel(ignored);
     retry_.cancel();
   });
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  constexpr auto kFirstRequest = std::chrono::milliseconds(1000);
+  const auto began = std::chrono::steady_clock::now();
+  const auto until = began + std::chrono::milliseconds(timeout_ms);
   while (std::chrono::steady_clock::now() < until) {
     std::vector<std::shared_ptr<Connection>> connections;
     {
@@ -456,7 +462,8 @@ void Server::Drain(int64_t timeout_ms) {
         if (auto connection = weak.lock()) connections.push_back(std::move(connection));
       }
     }
-    for (const auto& connection : connections) connection->CloseIfIdle();
+    for (const auto& connection : connections)
+      connection->CloseIfIdle(std::chrono::steady_clock::now() > began + kFirstRequest);
     connections.clear();  // not under the lock: the last owner of one takes it
     constexpr int64_t kStepMs = 10;
     MutexLock lock(mutex_);

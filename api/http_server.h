@@ -56,7 +56,8 @@ class HttpServer {
   // are waited for. Idempotent.
   virtual void Stop() = 0;
   // Before Stop, when another server goes on with the listening socket: accepts no more, closes
-  // idle connections, and lets the answers in the making be taken, for `timeout_ms` at most.
+  // idle connections (those that have not sent anything yet after a second), and lets the answers
+  // in the making be taken, for `timeout_ms` at most.
   virtual void Drain(int64_t timeout_ms) = 0;
   virtual int listener() const = 0;
 };

@@ -22,6 +22,8 @@ namespace {
 // What the keeper knows the listening sockets by.
 constexpr const char* kHostSocket = "listen:host";
 constexpr const char* kHttpSocket = "listen:http";
+constexpr const char* kGivenHostSocket = "systemd:host";
+constexpr const char* kGivenHttpSocket = "systemd:http";
 constexpr int64_t kDrainMs = 10'000;  // calls that take longer are broken off by a hand-over
 
 // Bytes of the blocks that the files below a directory have. Files come and go meanwhile: a number
@@ -325,12 +327,12 @@ Status Daemon::StartServers() {
   http_api_ = std::make_unique<HttpApi>(*services_, [this] { return ready_.load(); });
   CAIRN_TRY(StartHostServer());
   CAIRN_TRY(StartHttpServer());
-  const auto keep = [&](const char* name, int listener) -> Status {
-    if (keeper_.KeptFile(name)) return {};
+  const auto keep = [&](const char* given, const char* name, int listener) -> Status {
+    if (keeper_.KeptFile(given) || keeper_.KeptFile(name)) return {};
     return keeper_.KeepFile(name, listener);
   };
-  for (const Status& kept :
-       {keep(kHostSocket, host_server_->listener()), keep(kHttpSocket, http_server_->listener())}) {
+  for (const Status& kept : {keep(kGivenHostSocket, kHostSocket, host_server_->listener()),
+                             keep(kGivenHttpSocket, kHttpSocket, http_server_->listener())}) {
     if (kept) continue;
     sockets_kept_ = false;
     LogWarning("sockets_not_kept", {{"error", kept.error().ToString()}});
@@ -345,7 +347,7 @@ Status Daemon::StartServers() {
 Status Daemon::StartHostServer() {
   HostServerOptions host_options;
   host_options.socket_path = options_.socket_path;
-  if (auto given = keeper_.KeptFile("systemd:host")) {
+  if (auto given = keeper_.KeptFile(kGivenHostSocket)) {
     host_options.listener = given->Release();
     host_options.removes_socket = false;
   } else if (auto kept = keeper_.KeptFile(kHostSocket)) {
@@ -367,7 +369,7 @@ Status Daemon::StartHttpServer() {
   HttpServerOptions http_options;
   http_options.address = options_.listen.address;
   http_options.port = options_.listen.port;
-  if (auto given = keeper_.KeptFile("systemd:http")) {
+  if (auto given = keeper_.KeptFile(kGivenHttpSocket)) {
     http_options.listener = given->Release();
   } else if (auto kept = keeper_.KeptFile(kHttpSocket)) {
     http_options.listener = kept->Release();

@@ -371,7 +371,14 @@ TEST_F(HttpServerTest, DrainLetsAnswersBeTakenAndClosesIdleConnections) {
   Send(busy, "GET /content HTTP/1.1\r\nHost: x\r\n\r\n");
   UniqueFd slow = Connect();
   Send(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
-  while (calls_ < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  UniqueFd fresh = Connect();
+  while (calls_ < 3 || server_->connection_count() < 4) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::thread asks_late([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    Send(fresh, "GET /late HTTP/1.1\r\nHost: x\r\n\r\n");
+  });
   std::string content, answer;
   std::thread reads_content([&] { content = ReadAll(busy); });
   std::thread reads_answer([&] { answer = ReadAll(slow); });
@@ -379,6 +386,8 @@ TEST_F(HttpServerTest, DrainLetsAnswersBeTakenAndClosesIdleConnections) {
   EXPECT_EQ(server_->connection_count(), 0u);
   reads_content.join();
   reads_answer.join();
+  asks_late.join();
+  EXPECT_TRUE(ReadAll(fresh).ends_with("GET /late "));
   EXPECT_EQ(ReadAll(idle), "");
   EXPECT_GT(content.size(), kContentBytes);
   EXPECT_TRUE(answer.ends_with("\r\n\r\nslow")) << answer;
