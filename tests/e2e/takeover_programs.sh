@@ -18,6 +18,7 @@ cairn mount "$env" "$mnt" >/dev/null
 w=$mnt/workspace
 chmod 755 "$work"
 
+echo 0 >"$work/kills"
 kills() { # until $work/enough is there
   local pid n=0
   while [ ! -e "$work/enough" ]; do
@@ -30,14 +31,23 @@ kills() { # until $work/enough is there
 program() { # program NAME FUNCTION: under kills
   local began code=0 before after
   began=$(date +%s)
-  before=$(cat "$work/kills" 2>/dev/null || echo 0)
+  before=$(cat "$work/kills")
   "$2" >"$work/output" 2>&1 || code=$?
   after=$(cat "$work/kills")
   [ $code = 0 ] || fail "$1 noticed (exit code $code): $(tail -n 20 "$work/output")"
   [ "$after" -gt "$before" ] || fail "$1: no kill came while it ran"
   echo "ok   $1: $((after - before)) kills in $(($(date +%s) - began)) s: $(tail -n 1 "$work/output" | cut -c1-150)"
 }
-clone() {
+clone() { # until a kill has come
+  local before
+  before=$(cat "$work/kills")
+  while :; do
+    rm -rf "$w/clone"
+    clone_once || return 1
+    [ "$(cat "$work/kills")" = "$before" ] || return 0
+  done
+}
+clone_once() {
   git clone -q --no-hardlinks "file://$repo" "$w/clone" || return 1
   git -C "$w/clone" fsck --full || return 1
   [ -z "$(git -C "$w/clone" status --porcelain)" ] || return 1
