@@ -441,7 +441,8 @@ void Daemon::End(bool hand_over) {
   if (base_images_ != nullptr) base_images_->EndImports();
   if (http_server_ != nullptr) http_server_->Stop();
   if (host_server_ != nullptr) {
-    hand_over&& sockets_kept_ ? host_server_->HandOver() : host_server_->Stop();
+    if (hand_over && sockets_kept_) host_server_->HandOver();
+    host_server_->Stop();  // nothing is left to do after a hand-over
   }
   if (scrubber_ != nullptr) scrubber_->Stop();
   {

@@ -275,7 +275,7 @@ class Keeper {
       done_ = true;
       return;
     }
-    const bool upgrades = candidate_.has_value();  // or did
+    const bool upgrades = candidate_.has_value();
     if (candidate_ && candidate_->started) FellBack(HowItEnded(status));
     failed_starts_ = ready_ || upgrades ? 0 : failed_starts_ + 1;
     LogWarning("keeper_server_gone", {{"status", status}, {"failed_starts", failed_starts_}});
